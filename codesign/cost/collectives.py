@@ -1,0 +1,131 @@
+"""Seconds of collectives over the tiers that a group spans. Floor 3. In: layouts, message bytes, rates of the tiers.
+
+A group with `n_0` ranks in the domain, `n_1` domains in the leaf group and `n_2` leaf groups moves a message of M bytes
+tier by tier (hierarchical algorithm): tier i works on `M / (n_0 .. n_(i-1))` bytes, at the bandwidth and latency of
+that tier for one rank. A reduce-scatter or all-gather over n ranks takes `(n-1) latency + (n-1)/n M / bandwidth`.
+
+Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19, 2005,
+section 4 (ring all-gather and reduce-scatter); hierarchy as in NCCL's own cost model (src/graph/tuning.cc).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from codesign.design import TIERS, Layout
+from codesign.spec.hardware import Nic, Server, Switch
+from codesign.spec.limits import Assumptions
+
+Floats = npt.NDArray[np.float64]
+
+SWITCHES_ON_A_PATH = {0: (0, 0), 1: (1, 1), 2: (1, 3), 3: (1, 5)}
+"""Switches between two servers of one leaf group, and of different ones, by tiers of switches in the fabric."""
+
+
+@dataclass(frozen=True)
+class TierRates:
+    """For one rank, one direction, by tier (domain, leaf, pod): seconds a byte, and seconds a message."""
+
+    seconds_per_byte: tuple[float, float, float]
+    latency_s: tuple[float, float, float]
+
+
+def tier_rates(
+    server: Server, nic: Nic | None, switch: Switch | None, tiers: int, oversubscription: int, assumptions: Assumptions
+) -> TierRates:
+    """What one rank gets at each tier.
+
+    The NICs of a server are shared equally by its GPUs; beyond the leaf the share is divided by the oversubscription.
+    Without a NIC and a switch (a single server) the outer tiers cannot be used: their rates are infinite seconds.
+    """
+    gpu = server.gpu
+    if nic is None or switch is None:
+        never = float("inf")
+        return TierRates((1.0 / gpu.domain_bandwidth_bytes_per_s, never, never), (gpu.domain_latency_s, never, never))
+    share = server.nics * nic.bandwidth_bytes_per_s * assumptions.network_efficiency / server.gpus
+    near, far = SWITCHES_ON_A_PATH[tiers]
+    return TierRates(
+        (1.0 / gpu.domain_bandwidth_bytes_per_s, 1.0 / share, oversubscription / share),
+        (
+            gpu.domain_latency_s,
+            assumptions.network_latency_s + near * switch.latency_s,
+            assumptions.network_latency_s + far * switch.latency_s,
+        ),
+    )
+
+
+def gather_shares(layout: Sequence[int]) -> tuple[float, ...]:
+    """Share of the whole message that a rank moves at each tier in a reduce-scatter or all-gather."""
+    shares: list[float] = []
+    inner = 1
+    for factor in layout:
+        shares.append((factor - 1) / factor / inner)
+        inner *= factor
+    return tuple(shares)
+
+
+def gather_steps(layout: Sequence[int]) -> tuple[int, ...]:
+    """Messages that follow one another at each tier in a reduce-scatter or all-gather."""
+    return tuple(factor - 1 for factor in layout)
+
+
+def gather_s(message_bytes: float, layout: Sequence[int], rates: TierRates) -> float:
+    """Reduce-scatter or all-gather of a message of `message_bytes` (its size when whole) over a group."""
+    return float(
+        sum(
+            (share * message_bytes * per_byte + steps * latency) if steps else 0.0
+            for share, steps, per_byte, latency in zip(
+                gather_shares(layout), gather_steps(layout), rates.seconds_per_byte, rates.latency_s, strict=True
+            )
+        )
+    )
+
+
+def hop_s(message_bytes: float, tier: int, rates: TierRates) -> float:
+    """One message from one rank to another across a tier."""
+    return message_bytes * rates.seconds_per_byte[tier] + rates.latency_s[tier]
+
+
+def ring_s(message_bytes: float, layout: Sequence[int], rates: TierRates) -> float:
+    """All ranks of a group pass `message_bytes` on, all around the ring; its slowest hop sets the pace."""
+    degree = int(np.prod(layout))
+    hops = [hop_s(message_bytes, tier, rates) for tier, factor in enumerate(layout) if factor > 1]
+    return (degree - 1) * max(hops, default=0.0)
+
+
+def boundaries(layout: Sequence[int]) -> tuple[int, ...]:
+    """How many of the boundaries between neighbouring pipeline stages cross each tier.
+
+    Stages are numbered with the domain digit fastest; the boundaries add up to the degree less one.
+    """
+    inner_first = []
+    outer = int(np.prod(layout))
+    for factor in layout:
+        outer //= factor
+        inner_first.append((factor - 1) * outer)
+    return tuple(inner_first)
+
+
+def boundary_tiers(layout: Layout) -> npt.NDArray[np.int64]:
+    """Tier that each boundary between stage i and i + 1 crosses, and last the one from the last stage to the first.
+
+    Shape (degree,); with one stage an array of one zero, which nothing uses.
+    """
+    degree = layout.degree
+    stage = np.arange(degree)
+    following = (stage + 1) % degree
+    tier = np.zeros(degree, dtype=np.int64)
+    inner = layout.domain
+    for outer_tier in range(1, len(TIERS)):
+        tier[stage // inner != following // inner] = outer_tier
+        inner *= layout[outer_tier]
+    return tier
+
+
+def merged(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
+    """Layout of the group that spans two dimensions: factors multiply tier by tier."""
+    return tuple(a * b for a, b in zip(first, second, strict=True))

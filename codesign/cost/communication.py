@@ -1,0 +1,107 @@
+"""Communication terms: gathers, rings and stage transfers over the tiers. Floor 3. In: tables. Out: terms in seconds.
+
+The formulas are those of `collectives`, written here as monomials: message bytes x share of a tier x seconds a byte, and
+messages x latency, one pair a tier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from codesign.cost import architecture, collectives
+from codesign.cost.tables import Tables
+from codesign.design import TIERS
+from codesign.expr import Monomial, Sum, Table
+from codesign.expr.term import total
+from codesign.spec.workload import Workload
+
+TRANSFER_BYTES = 2.0
+"""Activations and their gradients cross the network in 16 bit."""
+
+
+def activation_message_bytes(workload: Workload) -> float:
+    """Activations of one sequence: s h elements in 16 bit; times b/c for a rank's micro-batch."""
+    return TRANSFER_BYTES * workload.sequence_length * workload.model.hidden
+
+
+def ring_message_bytes(workload: Workload) -> float:
+    """Keys and values of one sequence, 2 s g d_h elements in 16 bit; times b/(c t) for a rank's share."""
+    model = workload.model
+    return TRANSFER_BYTES * 2.0 * workload.sequence_length * model.kv_heads * model.head_size
+
+
+def ring_hops(layout: Sequence[int]) -> tuple[int, ...]:
+    """Hops around a ring, counted at each tier that the ring spans: the slowest of these tiers sets the pace."""
+    degree = int(np.prod(layout))
+    return tuple((degree - 1) * (factor > 1) for factor in layout)
+
+
+def boundary_shares(layout: Sequence[int]) -> tuple[float, ...]:
+    """Share of the boundaries between neighbouring stages that cross each tier."""
+    degree = int(np.prod(layout))
+    return tuple(count / max(1, degree - 1) for count in collectives.boundaries(layout))
+
+
+class Communication:
+    """The communication terms of one design space."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def gather(self, name: str, message: Monomial, dimensions: tuple[str, ...]) -> Sum:
+        """`collectives.gather_s` of a message in bytes, over the group of one or two dimensions."""
+        shares = self._tables.of_layout(f"share of message, {'x'.join(dimensions)}", dimensions, collectives.gather_shares)
+        steps = self._tables.of_layout(f"messages, {'x'.join(dimensions)}", dimensions, collectives.gather_steps)
+        return self._over_tiers(name, message, shares, steps)
+
+    @cached_property
+    def tensor_gather(self) -> Sum:
+        """All-gather or reduce-scatter of a micro-batch's activations over the tensor-parallel group."""
+        share = self._tables.of_plan("b/c", ("cp", "micro_batch"), lambda c, b: b / c)
+        message = Monomial("activations", activation_message_bytes(self._tables.workload), (share,), "byte")
+        return self.gather("tensor-parallel gather", message, ("tp",))
+
+    @cached_property
+    def ring(self) -> tuple[Sum, ...]:
+        """`collectives.ring_s` of keys and values, were each tier in turn the slowest; their maximum is the ring's time."""
+        share = self._tables.of_plan("b/(c t)", ("tp", "cp", "micro_batch"), lambda t, c, b: b / (c * t))
+        message = Monomial("keys and values", ring_message_bytes(self._tables.workload), (share,), "byte")
+        hops = self._tables.of_layout("ring hops", ("cp",), ring_hops)
+        return tuple(
+            total(f"ring paced by {label}", self._at_tier(f"ring at {label}", message, hops[i], hops[i], i), "s")
+            for i, label in enumerate(TIERS)
+        )
+
+    @cached_property
+    def transfer(self) -> Sum:
+        """Transfer of a micro-batch's activations between neighbouring stages, mean over the boundaries."""
+        share = self._tables.of_plan("b/(c t)", ("tp", "cp", "micro_batch"), lambda t, c, b: b / (c * t))
+        message = Monomial("boundary", activation_message_bytes(self._tables.workload), (share,), "byte")
+        crossing = self._tables.of_layout("share of boundaries", ("pp",), boundary_shares)
+        return self._over_tiers("stage transfer", message, crossing, crossing)
+
+    @cached_property
+    def layer_parameters(self) -> Table:
+        """Parameters of one layer on a rank before sharding."""
+        model = self._tables.workload.model
+        return self._tables.of_plan(
+            "parameters of a layer", ("tp",), lambda t: architecture.local_layer_parameters(model, t)
+        )
+
+    def _over_tiers(
+        self, name: str, message: Monomial, shares: tuple[Table, ...], steps: tuple[Table, ...]
+    ) -> Sum:
+        terms: list[Monomial] = []
+        for tier, label in enumerate(TIERS):
+            terms += self._at_tier(f"{name}, {label}", message, shares[tier], steps[tier], tier)
+        return total(name, terms, "s")
+
+    def _at_tier(self, name: str, message: Monomial, share: Table, steps: Table, tier: int) -> list[Monomial]:
+        per_byte, latency = self._tables.seconds_per_byte[tier], self._tables.latency_s[tier]
+        return [
+            Monomial(f"{name} bandwidth", message.coefficient, (*message.factors, share, per_byte), "s"),
+            Monomial(f"{name} latency", 1.0, (steps, latency), "s"),
+        ]

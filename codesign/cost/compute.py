@@ -1,0 +1,349 @@
+"""Seconds of computation on one GPU: a layer, the embedding, the head, the optimizer. Floor 3.
+
+In: a `Model`, a `Gpu` with its fitted efficiencies, and micro-batch, tensor and context parallel degrees as
+arrays that broadcast. Out: `LayerSeconds`, arrays of seconds in four parts. No communication: `collectives`
+has that.
+
+A group of matrix multiplications takes max(FLOPs / (peak * eta), bytes / memory bandwidth), with
+
+    eta = matmul_ceiling * tokens / (tokens + tokens_half) * width / (width + width_half)
+
+where `tokens` are those of one micro-batch on one GPU and `width` is the hidden width over `tp`: a smooth,
+monotone stand-in for tile and wave quantisation. Tensor parallelism always comes with sequence parallelism,
+so what is done token by token is shared by `tp` as well as `cp`. Attention core and head run in bf16, in fp8
+recipes too.
+
+Source: Narayanan et al. 2021 (SC'21) for the FLOPs, Williams et al. 2009 (roofline) for the maximum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from codesign.cost import architecture
+
+if TYPE_CHECKING:
+    from codesign.cost.architecture import FloatArray, Kind, Projection
+    from codesign.spec.hardware import Gpu
+    from codesign.spec.limits import Assumptions
+    from codesign.spec.workload import Model
+
+OPERAND_BYTES = {"bf16": 2.0, "fp8": 1.0}  # width of the formats, of both operands of a multiplication
+RESULT_BYTES = 2.0  # results of multiplications, norms and residuals are bf16 in both recipes
+
+# Gradients of inputs and of weights, each as much as the forward (Narayanan et al. 2021, appendix).
+BACKWARD_TO_FORWARD = 2.0
+# A fused backward computes the scores again: five products against two (Dao-AILab/flash-attention,
+# benchmarks/benchmark_flash_attention.py, which counts 2.5; Dao 2023, section 4.1).
+ATTENTION_BACKWARD_TO_FORWARD = 2.5
+
+# Passes over a 16-bit tensor, reads and writes counted, in the forward of one layer.
+NORM_PASSES = 2  # read, write
+RESIDUAL_PASSES = 3  # read both terms, write the sum
+ROTARY_PASSES = 2  # read, write, over queries and keys
+ACTIVATION_PASSES = {True: 3, False: 2}  # gated: read gate and value, write the product; else read, write
+DISPATCH_PASSES = 4  # routed copies of a token: read and write on the way out, read and write on the way back
+
+# Loss on each logit, forward: cast to fp32 (2 + 4), maximum (4), exponent and its sum (4 + 4); backward: read
+# the fp32 probability, write the bf16 gradient (4 + 2).
+LOSS_FORWARD_BYTES = 18.0
+LOSS_BACKWARD_BYTES = 6.0
+
+
+@dataclass(frozen=True)
+class LayerSeconds:
+    """Seconds by part; the arrays broadcast against each other."""
+
+    matmul_s: FloatArray
+    attention_s: FloatArray
+    elementwise_s: FloatArray
+    launch_s: FloatArray
+
+    @property
+    def total_s(self) -> FloatArray:
+        """All four parts; they follow one another on one stream."""
+        return np.asarray(self.matmul_s + self.attention_s + self.elementwise_s + self.launch_s)
+
+    def __add__(self, other: LayerSeconds) -> LayerSeconds:
+        return LayerSeconds(
+            np.asarray(self.matmul_s + other.matmul_s),
+            np.asarray(self.attention_s + other.attention_s),
+            np.asarray(self.elementwise_s + other.elementwise_s),
+            np.asarray(self.launch_s + other.launch_s),
+        )
+
+
+def matmul_efficiency(gpu: Gpu, tokens: npt.ArrayLike, width: npt.ArrayLike) -> FloatArray:
+    """Share of the peak that a matrix multiplication of this shape reaches, at most `matmul_ceiling`.
+
+    The two halves are fitted figures of the GPU; a half of 0 switches the curve off.
+    """
+    fit = gpu.efficiency
+    tokens, width = np.asarray(tokens, dtype=np.float64), np.asarray(width, dtype=np.float64)
+    return np.asarray(
+        fit.matmul_ceiling * tokens / (tokens + fit.tokens_half) * width / (width + fit.width_half)
+    )
+
+
+def tokens_per_gpu(sequence_length: int, micro_batch: npt.ArrayLike, cp: npt.ArrayLike) -> FloatArray:
+    """Tokens of one micro-batch that pass the matrices of one GPU."""
+    return np.asarray(
+        sequence_length * np.asarray(micro_batch, dtype=np.float64) / np.asarray(cp, dtype=np.float64)
+    )
+
+
+def layer_forward(
+    model: Model,
+    sequence_length: int,
+    micro_batch: npt.ArrayLike,
+    tp: npt.ArrayLike,
+    cp: npt.ArrayLike,
+    gpu: Gpu,
+    precision: str,
+    *,
+    kind: Kind = "dense",
+    ep: npt.ArrayLike = 1,
+    imbalance: float = 1.0,
+) -> LayerSeconds:
+    """Forward of one layer for one micro-batch on one GPU.
+
+    Parameters
+    ----------
+    micro_batch, tp, cp, ep
+        Sequences in a micro-batch and degrees, arrays that broadcast.
+    precision
+        `bf16` or `fp8`, of the matrices.
+    imbalance
+        Tokens of the busiest rank of routed experts over the mean, 1 when balanced; only for mixtures.
+    """
+    tp, cp = np.asarray(tp, dtype=np.float64), np.asarray(cp, dtype=np.float64)
+    tokens = tokens_per_gpu(sequence_length, micro_batch, cp)
+    width = model.hidden / tp
+    matmul_s: FloatArray = np.asarray(0.0)
+    for matrix in architecture.projections(model, kind):
+        matmul_s = matmul_s + _matmul_s(matrix, tokens, width, tp, gpu, precision)
+    if kind == "mixture":
+        matmul_s = matmul_s + _experts_s(model, tokens, tp, ep, imbalance, gpu, precision)
+    return LayerSeconds(
+        matmul_s=matmul_s,
+        attention_s=_attention_s(model, sequence_length, tokens, tp, gpu),
+        elementwise_s=elementwise_bytes_per_token(model, kind) * tokens / tp / _memory_rate(gpu),
+        launch_s=np.full(matmul_s.shape, gpu.efficiency.launch_s),
+    )
+
+
+def layer_backward(forward: LayerSeconds) -> LayerSeconds:
+    """Backward of what took `forward`: twice each part, the attention core two and a half times."""
+    return LayerSeconds(
+        matmul_s=np.asarray(BACKWARD_TO_FORWARD * forward.matmul_s),
+        attention_s=np.asarray(ATTENTION_BACKWARD_TO_FORWARD * forward.attention_s),
+        elementwise_s=np.asarray(BACKWARD_TO_FORWARD * forward.elementwise_s),
+        launch_s=np.asarray(BACKWARD_TO_FORWARD * forward.launch_s),
+    )
+
+
+def layer_recompute(forward: LayerSeconds, recompute: npt.ArrayLike) -> LayerSeconds:
+    """What recomputation adds: `full` the whole forward again, `selective` the attention core again.
+
+    Source: Korthikanti et al. 2022, section 5.
+    """
+    recompute = np.asarray(recompute)
+    full = (recompute == "full").astype(np.float64)
+    core = full + (recompute == "selective")
+    return LayerSeconds(
+        matmul_s=np.asarray(full * forward.matmul_s),
+        attention_s=np.asarray(core * forward.attention_s),
+        elementwise_s=np.asarray(full * forward.elementwise_s),
+        launch_s=np.asarray(full * forward.launch_s),
+    )
+
+
+def elementwise_bytes_per_token(model: Model, kind: Kind = "dense") -> float:
+    """Bytes that pass memory for one token in the forward of one layer, outside matrices and attention core.
+
+    Two norms, two residual sums, rotary positions on queries and keys, the activation of the feed-forward,
+    and in a mixture the routed copies. 16 bit. Before division by `cp * tp`.
+    """
+    latent = model.multi_latent
+    rotary = (
+        (model.heads + model.kv_heads) * model.head_size
+        if latent is None
+        else (model.heads + 1) * latent.rope_size
+    )
+    latents = 0 if latent is None else latent.q_rank + latent.kv_rank
+    width = architecture.ffn_width(model, kind)
+    passed = (
+        NORM_PASSES * (2 * model.hidden + latents)
+        + RESIDUAL_PASSES * 2 * model.hidden
+        + ROTARY_PASSES * rotary
+    )
+    if kind == "mixture":
+        width += model.top_k * model.expert_ffn_hidden
+        passed += DISPATCH_PASSES * model.top_k * model.hidden
+    return RESULT_BYTES * (passed + ACTIVATION_PASSES[model.gated] * width)
+
+
+# --------------------------------------------------------------------------------- embedding, head, optimizer
+
+
+def embedding_forward(
+    model: Model, sequence_length: int, micro_batch: npt.ArrayLike, cp: npt.ArrayLike, gpu: Gpu
+) -> LayerSeconds:
+    """Lookup for one micro-batch: read and write a vector a token, on every rank of the tensor group."""
+    tokens = tokens_per_gpu(sequence_length, micro_batch, cp)
+    zero = np.zeros_like(tokens)
+    seconds = RESULT_BYTES * 2 * model.hidden * tokens / _memory_rate(gpu)
+    return LayerSeconds(zero, zero, np.asarray(seconds), zero)
+
+
+def embedding_backward(forward: LayerSeconds) -> LayerSeconds:
+    """Scatter of the gradients: twice the lookup."""
+    return layer_backward(forward)
+
+
+def head_forward(
+    model: Model,
+    sequence_length: int,
+    micro_batch: npt.ArrayLike,
+    tp: npt.ArrayLike,
+    cp: npt.ArrayLike,
+    gpu: Gpu,
+    vocabulary_multiple: int = architecture.MEGATRON_VOCABULARY_MULTIPLE,
+) -> LayerSeconds:
+    """Final norm, output matrix over the padded vocabulary, and loss, for one micro-batch. bf16."""
+    matmul_s, norm_s, logits = _head(model, sequence_length, micro_batch, tp, cp, gpu, vocabulary_multiple)
+    loss_s = LOSS_FORWARD_BYTES * logits / _memory_rate(gpu)
+    zero = np.zeros_like(matmul_s)
+    return LayerSeconds(matmul_s, zero, np.asarray(norm_s + loss_s), zero)
+
+
+def head_backward(
+    model: Model,
+    sequence_length: int,
+    micro_batch: npt.ArrayLike,
+    tp: npt.ArrayLike,
+    cp: npt.ArrayLike,
+    gpu: Gpu,
+    vocabulary_multiple: int = architecture.MEGATRON_VOCABULARY_MULTIPLE,
+) -> LayerSeconds:
+    """Backward of the head: twice matrix and norm; the loss has its own count of bytes."""
+    matmul_s, norm_s, logits = _head(model, sequence_length, micro_batch, tp, cp, gpu, vocabulary_multiple)
+    loss_s = LOSS_BACKWARD_BYTES * logits / _memory_rate(gpu)
+    zero = np.zeros_like(matmul_s)
+    return LayerSeconds(
+        np.asarray(BACKWARD_TO_FORWARD * matmul_s),
+        zero,
+        np.asarray(BACKWARD_TO_FORWARD * norm_s + loss_s),
+        zero,
+    )
+
+
+def optimizer_step_s(
+    local_parameters: npt.ArrayLike,
+    shards: npt.ArrayLike,
+    zero: npt.ArrayLike,
+    gpu: Gpu,
+    assumptions: Assumptions,
+) -> FloatArray:
+    """Adam on the parameters of one rank: read gradients and states, write states and weights.
+
+    Parameters
+    ----------
+    local_parameters
+        Parameters on the rank before sharding over the data-parallel group.
+    shards
+        Ranks of that group, `dp * cp`; divides the work from ZeRO stage 1 on (Rajbhandari et al. 2020,
+        section 5).
+    """
+    moved = assumptions.gradient_bytes + 2 * assumptions.optimizer_bytes + assumptions.weight_bytes
+    share = np.where(np.asarray(zero) >= 1, 1.0 / np.asarray(shards, dtype=np.float64), 1.0)
+    return np.asarray(np.asarray(local_parameters, dtype=np.float64) * share * moved / _memory_rate(gpu))
+
+
+# ------------------------------------------------------------------------------------------------------ parts
+
+
+def _memory_rate(gpu: Gpu) -> float:
+    return gpu.memory_bandwidth_bytes_per_s * gpu.efficiency.memory_ceiling
+
+
+def _roofline(flops: FloatArray, moved_bytes: FloatArray, rate: FloatArray, gpu: Gpu) -> FloatArray:
+    return np.maximum(flops / rate, moved_bytes / _memory_rate(gpu))
+
+
+def _matmul_s(
+    matrix: Projection, tokens: FloatArray, width: FloatArray, tp: FloatArray, gpu: Gpu, precision: str
+) -> FloatArray:
+    inputs, outputs = matrix.local_inputs(tp), matrix.local_outputs(tp)
+    rows = tokens / tp if matrix.cut == "none" else tokens
+    operand = OPERAND_BYTES[precision]
+    moved = operand * inputs * outputs + rows * (operand * inputs + RESULT_BYTES * outputs)
+    rate = gpu.peak_flops[precision] * matmul_efficiency(gpu, tokens, width)
+    return _roofline(2.0 * rows * inputs * outputs, moved, rate, gpu)
+
+
+def _experts_s(
+    model: Model,
+    tokens: FloatArray,
+    tp: FloatArray,
+    ep: npt.ArrayLike,
+    imbalance: float,
+    gpu: Gpu,
+    precision: str,
+) -> FloatArray:
+    """Grouped multiplications of the E / ep experts of a rank, over its b s k / (cp tp) routed tokens."""
+    ep = np.asarray(ep, dtype=np.float64)
+    routed = imbalance * tokens * model.top_k / tp
+    local_experts = model.experts / ep
+    width = np.asarray(min(model.hidden, model.expert_ffn_hidden), dtype=np.float64)
+    rate = gpu.peak_flops[precision] * matmul_efficiency(gpu, routed / local_experts, width)
+    operand = OPERAND_BYTES[precision]
+    seconds: FloatArray = np.asarray(0.0)
+    for matrix in architecture.expert_projections(model):
+        moved = operand * matrix.parameters * local_experts
+        moved = moved + routed * (operand * matrix.inputs + RESULT_BYTES * matrix.outputs)
+        seconds = seconds + _roofline(2.0 * routed * matrix.parameters, moved, rate, gpu)
+    return seconds
+
+
+def _attention_s(
+    model: Model, sequence_length: int, tokens: FloatArray, tp: FloatArray, gpu: Gpu
+) -> FloatArray:
+    latent = model.multi_latent
+    if latent is None:
+        heads_moved = 2 * model.heads / tp + 2 * architecture.local_kv_heads(model.kv_heads, tp)
+        moved = RESULT_BYTES * heads_moved * model.head_size
+    else:
+        moved = (
+            RESULT_BYTES * model.heads / tp * 2 * (latent.nope_size + latent.rope_size + latent.value_size)
+        )
+    flops = architecture.attention_flops_per_token(model, sequence_length) * tokens / tp
+    rate = np.asarray(gpu.peak_flops["bf16"] * gpu.efficiency.attention_ceiling)
+    return _roofline(flops, np.asarray(moved * tokens), rate, gpu)
+
+
+def _head(
+    model: Model,
+    sequence_length: int,
+    micro_batch: npt.ArrayLike,
+    tp: npt.ArrayLike,
+    cp: npt.ArrayLike,
+    gpu: Gpu,
+    vocabulary_multiple: int,
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Seconds of the matrix, seconds of the final norm, logits on the rank."""
+    tp = np.asarray(tp, dtype=np.float64)
+    tokens = tokens_per_gpu(sequence_length, micro_batch, cp)
+    columns = architecture.padded_vocabulary(model.vocabulary, tp, vocabulary_multiple) / tp
+    operand = OPERAND_BYTES["bf16"]
+    moved = operand * model.hidden * (columns + tokens) + RESULT_BYTES * tokens * columns
+    # The head cuts the vocabulary and keeps the hidden width whole, so its narrow side is the lesser of the
+    # two.
+    rate = gpu.peak_flops["bf16"] * matmul_efficiency(gpu, tokens, np.minimum(model.hidden, columns))
+    matmul_s = _roofline(2.0 * tokens * model.hidden * columns, moved, rate, gpu)
+    norm_s = RESULT_BYTES * NORM_PASSES * model.hidden * tokens / tp / _memory_rate(gpu)
+    return matmul_s, np.asarray(norm_s), np.asarray(tokens * columns)

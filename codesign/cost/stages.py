@@ -1,0 +1,226 @@
+"""Layers on the stages of a pipeline, and how many of them hold activations at once. Floor 3.
+
+In: layers or a `Model`, pipeline degree, virtual stages, micro-batches, stage index, as integer arrays. Out:
+counts as float arrays.
+
+`layers_of_stages` says which split is meant, layer by layer; the other functions give the same counts for
+arrays. Where the layers have no legal split the counts are NaN, so that no later sum can pass for a result.
+"""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from codesign.cost.architecture import kinds, layer_counts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from codesign.cost.architecture import BoolArray, FloatArray, Kind
+    from codesign.spec.workload import Model
+
+# Megatron-LM, --account-for-{embedding,loss}-in-pipeline-split: one layer each.
+LAYERS_FOR_EMBEDDING_AND_LOSS = 2
+
+
+def split_is_legal(layers: int, pp: npt.ArrayLike, virtual_stages: npt.ArrayLike = 1) -> BoolArray:
+    """Whether `layers` can be laid on `pp * virtual_stages` chunks, see `layers_of_stages`."""
+    chunks = np.asarray(pp, dtype=np.int64) * np.asarray(virtual_stages, dtype=np.int64)
+    counted = layers + LAYERS_FOR_EMBEDDING_AND_LOSS
+    return np.asarray(
+        _even(layers, chunks) | ((chunks > 1) & (counted % chunks == 0) & (counted >= 2 * chunks))
+    )
+
+
+def _even(layers: int, chunks: npt.NDArray[np.int64]) -> BoolArray:
+    return np.asarray((layers % chunks == 0) & (layers >= chunks))
+
+
+@cache
+def layers_of_stages(layers: int, pp: int, virtual_stages: int = 1) -> tuple[tuple[int, ...], ...]:
+    """Layers of each chunk of each stage: `result[stage][chunk]`.
+
+    Even if `pp * virtual_stages` divides `layers`. Else, if it divides `layers + 2`, the embedding and the
+    loss count as one layer each, so that the first and the last chunk hold one layer fewer. Chunk `k` of
+    stage `i` is the `(k * pp + i)`-th in the order of the model. Every layer is placed exactly once.
+
+    Raises
+    ------
+    ValueError
+        If neither split exists.
+
+    Source: Megatron-LM, `--account-for-embedding-in-pipeline-split` and
+    `--account-for-loss-in-pipeline-split`.
+    """
+    chunks = pp * virtual_stages
+    if not split_is_legal(layers, pp, virtual_stages):
+        raise ValueError(
+            f"{layers} layers have no split into {pp} stages x {virtual_stages} chunks: "
+            f"{chunks} divides neither {layers} nor {layers} + {LAYERS_FOR_EMBEDDING_AND_LOSS}"
+        )
+    if layers % chunks == 0:
+        sizes = [layers // chunks] * chunks
+    else:
+        sizes = [(layers + LAYERS_FOR_EMBEDDING_AND_LOSS) // chunks] * chunks
+        sizes[0] -= 1
+        sizes[-1] -= 1
+    return tuple(tuple(sizes[stage::pp]) for stage in range(pp))
+
+
+def stage_index(stage: npt.ArrayLike, pp: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Index from the front; negative `stage` counts from the end, -1 is the last stage."""
+    stage, pp = np.asarray(stage, dtype=np.int64), np.asarray(pp, dtype=np.int64)
+    return np.asarray(np.where(stage < 0, pp + stage, stage))
+
+
+def stage_layers(
+    layers: int, pp: npt.ArrayLike, virtual_stages: npt.ArrayLike = 1, *, stage: npt.ArrayLike
+) -> FloatArray:
+    """Layers on a stage, its chunks together; NaN where no split exists, 0 for a stage that is not there."""
+    pp, v = np.asarray(pp, dtype=np.int64), np.asarray(virtual_stages, dtype=np.int64)
+    index = stage_index(stage, pp)
+    ends = (index == 0).astype(np.float64) + (index == pp - 1)
+    lighter = (layers + LAYERS_FOR_EMBEDDING_AND_LOSS) / pp - ends
+    count = np.where(_even(layers, pp * v), layers / pp, lighter)
+    count = np.where((index < 0) | (index >= pp), 0.0, count)
+    return np.asarray(np.where(split_is_legal(layers, pp, v), count, np.nan))
+
+
+def first_stage_layers(layers: int, pp: npt.ArrayLike, virtual_stages: npt.ArrayLike = 1) -> FloatArray:
+    """Layers on the first stage, which also holds the embedding."""
+    return stage_layers(layers, pp, virtual_stages, stage=0)
+
+
+def last_stage_layers(layers: int, pp: npt.ArrayLike, virtual_stages: npt.ArrayLike = 1) -> FloatArray:
+    """Layers on the last stage, which also holds the head and the loss."""
+    return stage_layers(layers, pp, virtual_stages, stage=-1)
+
+
+def heaviest_stage_layers(layers: int, pp: npt.ArrayLike, virtual_stages: npt.ArrayLike = 1) -> FloatArray:
+    """Layers on the fullest stage: a middle one if there is one, for only the ends can be lighter."""
+    return np.maximum(
+        stage_layers(layers, pp, virtual_stages, stage=0), stage_layers(layers, pp, virtual_stages, stage=1)
+    )
+
+
+def dense_layers_of_stages(model: Model, pp: int, virtual_stages: int = 1) -> tuple[tuple[int, ...], ...]:
+    """Dense layers of each chunk, `result[stage][chunk]`: the first ones in the order of the model."""
+    split = layers_of_stages(model.layers, pp, virtual_stages)
+    left = layer_counts(model).get("dense", 0)
+    taken = [[0] * virtual_stages for _ in range(pp)]
+    for chunk in range(virtual_stages):
+        for stage in range(pp):
+            taken[stage][chunk] = min(left, split[stage][chunk])
+            left -= taken[stage][chunk]
+    return tuple(tuple(chunks) for chunks in taken)
+
+
+def stage_layers_of_kind(
+    model: Model, kind: Kind, pp: npt.ArrayLike, virtual_stages: npt.ArrayLike = 1, *, stage: npt.ArrayLike
+) -> FloatArray:
+    """Layers of one kind on a stage; NaN where no split exists, 0 for a stage that is not there."""
+    everything = stage_layers(model.layers, pp, virtual_stages, stage=stage)
+    if len(kinds(model)) == 1:
+        return everything if kind in kinds(model) else np.zeros_like(everything)
+
+    def dense(p: int, v: int, i: int) -> float:
+        if not split_is_legal(model.layers, p, v):
+            return float("nan")
+        return float(sum(dense_layers_of_stages(model, p, v)[i])) if 0 <= i < p else 0.0
+
+    counted = each_combination(dense, pp, virtual_stages, stage_index(stage, pp))
+    return counted if kind == "dense" else everything - counted
+
+
+def each_combination(function: Callable[..., float], *arguments: npt.ArrayLike) -> FloatArray:
+    """Apply a function of small integers to broadcast arrays, once for each combination that occurs."""
+    arrays = np.broadcast_arrays(*(np.asarray(argument, dtype=np.int64) for argument in arguments))
+    key: npt.NDArray[Any] = np.zeros(arrays[0].shape, dtype=np.int64)
+    for array in arrays:
+        low = array.min(initial=0)
+        key = key * (int(array.max(initial=0)) - int(low) + 1) + (array - low)
+    _, first, inverse = np.unique(key.ravel(), return_index=True, return_inverse=True)
+    columns = [array.ravel()[first] for array in arrays]
+    values = [function(*(int(column[row]) for column in columns)) for row in range(len(first))]
+    return np.asarray(np.array(values, dtype=np.float64)[inverse].reshape(key.shape))
+
+
+def chunks_in_flight(
+    pp: npt.ArrayLike, virtual_stages: npt.ArrayLike, micro_batches: npt.ArrayLike, *, stage: npt.ArrayLike
+) -> FloatArray:
+    """Most chunks, each of one micro-batch, whose activations a stage holds at once.
+
+    1F1B: min(p - i, m). Interleaved: the warm-up forwards and one more, 2 (p - i - 1) + (v - 1) p + 1, of m v
+    at most. Source: Narayanan et al. 2021, section 2.2; Megatron-LM, `get_pp_rank_microbatches` in the
+    pipeline schedules.
+    """
+    pp, v = np.asarray(pp, dtype=np.int64), np.asarray(virtual_stages, dtype=np.int64)
+    m, index = np.asarray(micro_batches, dtype=np.int64), stage_index(stage, pp)
+    plain = np.minimum(pp - index, m)
+    interleaved = np.minimum(2 * (pp - index - 1) + (v - 1) * pp + 1, m * v)
+    held = np.where(v > 1, interleaved, plain)
+    return np.where((index < 0) | (index >= pp), 0, held).astype(np.float64)
+
+
+def layers_in_flight(
+    model: Model,
+    pp: npt.ArrayLike,
+    virtual_stages: npt.ArrayLike,
+    micro_batches: npt.ArrayLike,
+    *,
+    stage: npt.ArrayLike,
+    kind: Kind = "dense",
+) -> FloatArray:
+    """Layers of a kind, each of one micro-batch, whose activations a stage holds at once.
+
+    Equal chunks: chunks in flight times layers of a chunk. Unequal ones under interleaving: the peak of the
+    schedule, for the chunks in flight are not all of one size. In a mixture with dense layers the peaks of
+    both kinds are taken apart, so their sum is an upper bound. NaN where the layers have no split.
+    """
+    pp, v = np.asarray(pp, dtype=np.int64), np.asarray(virtual_stages, dtype=np.int64)
+    m, index = np.asarray(micro_batches, dtype=np.int64), stage_index(stage, pp)
+    held = chunks_in_flight(pp, v, m, stage=index)
+    equal = held * stage_layers_of_kind(model, kind, pp, v, stage=index) / v
+    unequal = (v > 1) & ((model.layers % (pp * v) != 0) | (len(kinds(model)) > 1))
+    if not np.any(unequal):
+        return np.asarray(equal)
+    # Beyond four rounds of the schedule nothing new happens; fewer distinct cases keep tables quick.
+    rounds = np.minimum(m, 4 * pp)
+
+    def peak(p: int, chunks: int, micro: int, i: int) -> float:
+        if not split_is_legal(model.layers, p, chunks):
+            return float("nan")
+        return _peak_layers(_chunk_sizes(model, kind, p, chunks)[i], p, micro, i) if 0 <= i < p else 0.0
+
+    return np.asarray(np.where(unequal, each_combination(peak, pp, v, rounds, index), equal))
+
+
+def _chunk_sizes(model: Model, kind: Kind, pp: int, virtual_stages: int) -> tuple[tuple[int, ...], ...]:
+    split = layers_of_stages(model.layers, pp, virtual_stages)
+    dense = dense_layers_of_stages(model, pp, virtual_stages)
+    if kind == "dense":
+        return dense
+    return tuple(
+        tuple(n - d for n, d in zip(*stage, strict=True)) for stage in zip(split, dense, strict=True)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _peak_layers(sizes: tuple[int, ...], pp: int, micro_batches: int, stage: int) -> float:
+    """Peak of the interleaved schedule on one stage.
+
+    Forwards run through the chunks in groups of `pp` micro-batches, backwards through the chunks in reverse.
+    """
+    groups = -(-micro_batches // pp)
+    order = np.tile(np.repeat(np.asarray(sizes), pp), groups)
+    back = np.tile(np.repeat(np.asarray(sizes[::-1]), pp), groups)
+    total = micro_batches * len(sizes)
+    held = min(2 * (pp - stage - 1) + (len(sizes) - 1) * pp + 1, total)
+    forward = np.concatenate([[0], np.cumsum(order[:total])])
+    backward = np.concatenate([[0], np.cumsum(back[:total])])
+    done = np.arange(held, total + 1)
+    return float(np.max(forward[done] - backward[done - held]))
