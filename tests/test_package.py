@@ -37,10 +37,7 @@ def typed_homes() -> dict[str, str]:
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
     )
     return {
-        name.name: str(line.module)
-        for line in block.body
-        if isinstance(line, ast.ImportFrom)
-        for name in line.names
+        name.name: str(line.module) for line in block.body if isinstance(line, ast.ImportFrom) for name in line.names
     }
 
 

@@ -102,9 +102,7 @@ class Figure:
     @property
     def si(self) -> float | int | bool | str:
         """The value in SI units (bytes, seconds, watts, FLOP/s, USD); as it stands where there is no unit."""
-        return (
-            self.value if self.unit is None or isinstance(self.value, str) else _scaled(self.value, self.unit)
-        )
+        return self.value if self.unit is None or isinstance(self.value, str) else _scaled(self.value, self.unit)
 
     @property
     def si_range(self) -> tuple[float, float] | None:
@@ -189,13 +187,9 @@ def build(sections: Mapping[str, Any], sources: Mapping[str, Any]) -> Catalogue:
     for key, entry in sources.items():
         if not isinstance(entry, dict) or set(entry) != {"seen_at", "kind", "date"}:
             raise CatalogueError(f"sources.{key}: expected the keys seen_at, kind and date, found {entry!r}")
-        seen[key] = Source(
-            key, str(entry["seen_at"]), str(entry["kind"]), _date(entry["date"], f"sources.{key}")
-        )
+        seen[key] = Source(key, str(entry["seen_at"]), str(entry["kind"]), _date(entry["date"], f"sources.{key}"))
     records = {
-        section: {
-            name: dict(_figures(entry, seen, f"{section}.{name}", "")) for name, entry in (body or {}).items()
-        }
+        section: {name: dict(_figures(entry, seen, f"{section}.{name}", "")) for name, entry in (body or {}).items()}
         for section, body in sections.items()
     }
     for (section, field), target in REFERENCES.items():
@@ -211,9 +205,7 @@ def _read(section: str) -> dict[str, Any]:
     return dict(yaml.load(text, Loader=yaml.CSafeLoader))
 
 
-def _figures(
-    entry: Any, sources: Mapping[str, Source], place: str, prefix: str
-) -> Iterator[tuple[str, Figure]]:
+def _figures(entry: Any, sources: Mapping[str, Source], place: str, prefix: str) -> Iterator[tuple[str, Figure]]:
     """Figures of one record by path; one level of nesting."""
     if not isinstance(entry, dict) or not entry:
         raise CatalogueError(f"{place}: expected a mapping of figures, found {entry!r}")
@@ -237,9 +229,7 @@ def _figure(body: Any, sources: Mapping[str, Source], place: str) -> Figure:
         raise CatalogueError(f"{place}: expected a number, a name or a truth value, found {value!r}")
     if unit is not None and (unit not in UNITS or not _is_number(value)):
         # YAML 1.1 reads 1e9 and 1.0e9 as text, which would land here too
-        raise CatalogueError(
-            f"{place}: expected a number in one of {', '.join(UNITS)}; found {value!r} {unit!r}"
-        )
+        raise CatalogueError(f"{place}: expected a number in one of {', '.join(UNITS)}; found {value!r} {unit!r}")
     if bounds is not None and not _is_range(bounds, value):
         raise CatalogueError(f"{place}: expected a range [low, high] around {value!r}, found {bounds!r}")
     low, high = bounds or (None, None)

@@ -60,7 +60,11 @@ def _sections(known: Catalogue) -> tuple[dict[str, Any], list[str]]:
     document = {
         "schema": 1,
         "sections": {
-            section: {"names": list(names[section]), "figures": int(row[2].split()[0]), "recalled": int(row[3].split()[0])}
+            section: {
+                "names": list(names[section]),
+                "figures": int(row[2].split()[0]),
+                "recalled": int(row[3].split()[0]),
+            }
             for section, row in zip(SECTIONS, rows, strict=True)
         },
     }

@@ -149,5 +149,7 @@ def unicode_out() -> bool:
     return True
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, and nothing else.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document on stdout, and nothing else."
+)
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Print the details of a fault of codesign.")

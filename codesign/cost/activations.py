@@ -52,9 +52,7 @@ class SavedTensor:
         everywhere = self.elements * self.element_bytes
         if self.kv_heads:
             return everywhere / self.kv_heads * architecture.local_kv_heads(self.kv_heads, tp)
-        return np.asarray(
-            everywhere / tp if self.shared_by_tp or sequence_parallel else everywhere * np.ones_like(tp)
-        )
+        return np.asarray(everywhere / tp if self.shared_by_tp or sequence_parallel else everywhere * np.ones_like(tp))
 
 
 def saved_tensors(
@@ -86,21 +84,13 @@ def saved_tensors(
     ]
     if attention_matrix:
         scores = float(model.heads * sequence_length)
-        tensors.append(
-            SavedTensor("softmax of the scores", scores, 2, shared_by_tp=True, attention_core=True)
-        )
+        tensors.append(SavedTensor("softmax of the scores", scores, 2, shared_by_tp=True, attention_core=True))
         if dropout:
-            tensors.append(
-                SavedTensor("dropout mask of the scores", scores, 1, shared_by_tp=True, attention_core=True)
-            )
-            tensors.append(
-                SavedTensor("scores after dropout", scores, 2, shared_by_tp=True, attention_core=True)
-            )
+            tensors.append(SavedTensor("dropout mask of the scores", scores, 1, shared_by_tp=True, attention_core=True))
+            tensors.append(SavedTensor("scores after dropout", scores, 2, shared_by_tp=True, attention_core=True))
     else:
         tensors.append(
-            SavedTensor(
-                "softmax statistics", model.heads, STATISTIC_BYTES, shared_by_tp=True, attention_core=True
-            )
+            SavedTensor("softmax statistics", model.heads, STATISTIC_BYTES, shared_by_tp=True, attention_core=True)
         )
     tensors += [
         SavedTensor("input of the second norm", h, 2),

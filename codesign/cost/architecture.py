@@ -183,9 +183,7 @@ def layer_parameters(model: Model, kind: Kind = "dense", *, active: bool = False
 
 def local_layer_parameters(model: Model, tp: npt.ArrayLike, kind: Kind = "dense") -> FloatArray:
     """Parameters of a layer on one rank, routed experts apart: `tp` cuts matrices, not norms and router."""
-    return np.asarray(
-        sum(matrix.local_parameters(tp) for matrix in projections(model, kind)) + norm_parameters(model)
-    )
+    return np.asarray(sum(matrix.local_parameters(tp) for matrix in projections(model, kind)) + norm_parameters(model))
 
 
 def embedding_parameters(model: Model) -> int:
@@ -213,9 +211,7 @@ def active_parameters(model: Model) -> int:
     return total_parameters(model, active=True)
 
 
-def padded_vocabulary(
-    vocabulary: int, tp: npt.ArrayLike, multiple: int = MEGATRON_VOCABULARY_MULTIPLE
-) -> FloatArray:
+def padded_vocabulary(vocabulary: int, tp: npt.ArrayLike, multiple: int = MEGATRON_VOCABULARY_MULTIPLE) -> FloatArray:
     """Vocabulary after padding: the next multiple of `multiple * tp`.
 
     With `multiple` 1 the result over `tp` is the largest of uneven shards.
@@ -237,9 +233,7 @@ def layer_matmul_flops_per_token(model: Model, kind: Kind = "dense") -> float:
     return flops + 2.0 * model.top_k * expert_parameters(model) if kind == "mixture" else flops
 
 
-def attention_flops_per_token(
-    model: Model, sequence_length: npt.ArrayLike, *, causal_half: bool = True
-) -> FloatArray:
+def attention_flops_per_token(model: Model, sequence_length: npt.ArrayLike, *, causal_half: bool = True) -> FloatArray:
     """Forward FLOPs of the attention core of one layer for one token: scores and the weighted sum of values.
 
     The full square is 2 s a (d_qk + d_v), which is 4 s a d_h for equal sizes (Narayanan et al. 2021,
@@ -259,18 +253,14 @@ def head_flops_per_token(model: Model) -> float:
     return 2.0 * model.hidden * model.vocabulary
 
 
-def forward_flops_per_token(
-    model: Model, sequence_length: npt.ArrayLike, *, causal_half: bool = True
-) -> FloatArray:
+def forward_flops_per_token(model: Model, sequence_length: npt.ArrayLike, *, causal_half: bool = True) -> FloatArray:
     """Forward FLOPs of the whole model for one token."""
     matrices = sum(n * layer_matmul_flops_per_token(model, kind) for kind, n in layer_counts(model).items())
     core = model.layers * attention_flops_per_token(model, sequence_length, causal_half=causal_half)
     return np.asarray(matrices + core + head_flops_per_token(model))
 
 
-def model_flops_per_token(
-    model: Model, sequence_length: npt.ArrayLike, *, causal_half: bool = True
-) -> FloatArray:
+def model_flops_per_token(model: Model, sequence_length: npt.ArrayLike, *, causal_half: bool = True) -> FloatArray:
     """Model FLOPs of a training step for one token, the numerator of MFU.
 
     Convention: three times the forward (backward is twice), no recompute, and the causal half of attention.

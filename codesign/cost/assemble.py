@@ -116,7 +116,10 @@ class CostModel:
         factor = 1.0 + self.instance.assumptions.installation_fraction
 
         def hardware(option: Any, network: Any, counts: Any) -> Floats:
-            lines = (*self.market.server_lines(option, network, counts), *self.market.network_lines(option, network, counts))
+            lines = (
+                *self.market.server_lines(option, network, counts),
+                *self.market.network_lines(option, network, counts),
+            )
             return np.maximum(_usd(lines, counts), 0.0)
 
         def storage(option: Any, unit: Any, counts: Any) -> Floats:
@@ -125,7 +128,9 @@ class CostModel:
         return total(
             "capex",
             [
-                Monomial("servers and network", factor, (self.tables.of_hardware("servers and network", hardware, "USD"),)),
+                Monomial(
+                    "servers and network", factor, (self.tables.of_hardware("servers and network", hardware, "USD"),)
+                ),
                 Monomial("storage", factor, (self.tables.of_storage("storage", storage, "USD"),)),
             ],
             "USD",
@@ -136,7 +141,10 @@ class CostModel:
         """Power of the site: servers, network and storage, times PUE."""
 
         def hardware(option: Any, network: Any, counts: Any) -> Floats:
-            lines = (*self.market.server_lines(option, network, counts), *self.market.network_lines(option, network, counts))
+            lines = (
+                *self.market.server_lines(option, network, counts),
+                *self.market.network_lines(option, network, counts),
+            )
             return _watts(lines, counts)
 
         def storage(option: Any, unit: Any, counts: Any) -> Floats:
@@ -146,7 +154,11 @@ class CostModel:
         return total(
             "power",
             [
-                Monomial("servers and network", pue, (self.tables.of_hardware("watts of servers and network", hardware, "W"),)),
+                Monomial(
+                    "servers and network",
+                    pue,
+                    (self.tables.of_hardware("watts of servers and network", hardware, "W"),),
+                ),
                 Monomial("storage", pue, (self.tables.of_storage("watts of storage", storage, "W"),)),
             ],
             "W",
@@ -164,7 +176,9 @@ class CostModel:
     def total_cost(self) -> Term:
         """Purchase price and the energy of the run."""
         energy = self.instance.assumptions.electricity_usd_per_joule
-        return total("total cost", [*self.capex.terms, *self._times("energy", self.power, energy, self.time_to_train)], "USD")
+        return total(
+            "total cost", [*self.capex.terms, *self._times("energy", self.power, energy, self.time_to_train)], "USD"
+        )
 
     @cached_property
     def usd_per_token(self) -> Term:
@@ -172,9 +186,7 @@ class CostModel:
         constants = self.instance.assumptions
         second = Scale(
             "seconds a token",
-            Monomial(
-                "1/tokens", 1.0 / (self.workload.global_batch * self.workload.sequence_length), (self.overhead,)
-            ),
+            Monomial("1/tokens", 1.0 / (self.workload.global_batch * self.workload.sequence_length), (self.overhead,)),
             self.step,
         )
         return total(

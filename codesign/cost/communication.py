@@ -53,7 +53,9 @@ class Communication:
 
     def gather(self, name: str, message: Monomial, dimensions: tuple[str, ...]) -> Sum:
         """`collectives.gather_s` of a message in bytes, over the group of one or two dimensions."""
-        shares = self._tables.of_layout(f"share of message, {'x'.join(dimensions)}", dimensions, collectives.gather_shares)
+        shares = self._tables.of_layout(
+            f"share of message, {'x'.join(dimensions)}", dimensions, collectives.gather_shares
+        )
         steps = self._tables.of_layout(f"messages, {'x'.join(dimensions)}", dimensions, collectives.gather_steps)
         return self._over_tiers(name, message, shares, steps)
 
@@ -91,9 +93,7 @@ class Communication:
             "parameters of a layer", ("tp",), lambda t: architecture.local_layer_parameters(model, t)
         )
 
-    def _over_tiers(
-        self, name: str, message: Monomial, shares: tuple[Table, ...], steps: tuple[Table, ...]
-    ) -> Sum:
+    def _over_tiers(self, name: str, message: Monomial, shares: tuple[Table, ...], steps: tuple[Table, ...]) -> Sum:
         terms: list[Monomial] = []
         for tier, label in enumerate(TIERS):
             terms += self._at_tier(f"{name}, {label}", message, shares[tier], steps[tier], tier)

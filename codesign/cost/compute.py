@@ -84,16 +84,12 @@ def matmul_efficiency(gpu: Gpu, tokens: npt.ArrayLike, width: npt.ArrayLike) -> 
     """
     fit = gpu.efficiency
     tokens, width = np.asarray(tokens, dtype=np.float64), np.asarray(width, dtype=np.float64)
-    return np.asarray(
-        fit.matmul_ceiling * tokens / (tokens + fit.tokens_half) * width / (width + fit.width_half)
-    )
+    return np.asarray(fit.matmul_ceiling * tokens / (tokens + fit.tokens_half) * width / (width + fit.width_half))
 
 
 def tokens_per_gpu(sequence_length: int, micro_batch: npt.ArrayLike, cp: npt.ArrayLike) -> FloatArray:
     """Tokens of one micro-batch that pass the matrices of one GPU."""
-    return np.asarray(
-        sequence_length * np.asarray(micro_batch, dtype=np.float64) / np.asarray(cp, dtype=np.float64)
-    )
+    return np.asarray(sequence_length * np.asarray(micro_batch, dtype=np.float64) / np.asarray(cp, dtype=np.float64))
 
 
 def layer_forward(
@@ -170,17 +166,11 @@ def elementwise_bytes_per_token(model: Model, kind: Kind = "dense") -> float:
     """
     latent = model.multi_latent
     rotary = (
-        (model.heads + model.kv_heads) * model.head_size
-        if latent is None
-        else (model.heads + 1) * latent.rope_size
+        (model.heads + model.kv_heads) * model.head_size if latent is None else (model.heads + 1) * latent.rope_size
     )
     latents = 0 if latent is None else latent.q_rank + latent.kv_rank
     width = architecture.ffn_width(model, kind)
-    passed = (
-        NORM_PASSES * (2 * model.hidden + latents)
-        + RESIDUAL_PASSES * 2 * model.hidden
-        + ROTARY_PASSES * rotary
-    )
+    passed = NORM_PASSES * (2 * model.hidden + latents) + RESIDUAL_PASSES * 2 * model.hidden + ROTARY_PASSES * rotary
     if kind == "mixture":
         width += model.top_k * model.expert_ffn_hidden
         passed += DISPATCH_PASSES * model.top_k * model.hidden
@@ -310,17 +300,13 @@ def _experts_s(
     return seconds
 
 
-def _attention_s(
-    model: Model, sequence_length: int, tokens: FloatArray, tp: FloatArray, gpu: Gpu
-) -> FloatArray:
+def _attention_s(model: Model, sequence_length: int, tokens: FloatArray, tp: FloatArray, gpu: Gpu) -> FloatArray:
     latent = model.multi_latent
     if latent is None:
         heads_moved = 2 * model.heads / tp + 2 * architecture.local_kv_heads(model.kv_heads, tp)
         moved = RESULT_BYTES * heads_moved * model.head_size
     else:
-        moved = (
-            RESULT_BYTES * model.heads / tp * 2 * (latent.nope_size + latent.rope_size + latent.value_size)
-        )
+        moved = RESULT_BYTES * model.heads / tp * 2 * (latent.nope_size + latent.rope_size + latent.value_size)
     flops = architecture.attention_flops_per_token(model, sequence_length) * tokens / tp
     rate = np.asarray(gpu.peak_flops["bf16"] * gpu.efficiency.attention_ceiling)
     return _roofline(flops, np.asarray(moved * tokens), rate, gpu)

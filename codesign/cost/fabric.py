@@ -202,9 +202,7 @@ def count(
     def with_tiers(number: int) -> FabricCounts:
         if number == 1:
             return _single_switch(servers, host_links, shape, switch_ports)
-        return _leaf_spine(
-            servers, host_links, shape, switch_ports, leaf_split, spine_split if number == 3 else None
-        )
+        return _leaf_spine(servers, host_links, shape, switch_ports, leaf_split, spine_split if number == 3 else None)
 
     if tiers is not None:
         return with_tiers(tiers)
@@ -291,15 +289,11 @@ def _leaf_spine(
         spine = _least_divisor(up, np.minimum(_ceil(leaf * up, switch_ports), up))
         core = spine_core = np.zeros_like(leaf)
     else:
-        spine, core, spine_core = _pods(
-            leaf, pod_groups * shape.group_leaves, switch_ports, up, spine_split[1]
-        )
+        spine, core, spine_core = _pods(leaf, pod_groups * shape.group_leaves, switch_ports, up, spine_split[1])
     each = (leaf, spine, core, leaf * up, spine_core)
     leaf, spine, core, leaf_spine, spine_core = (shape.copies * one for one in each)
 
-    pod = (
-        limit if spine_split is None else min(limit, _whole_pod(shape, pod_groups, group_ports, group_nodes))
-    )
+    pod = limit if spine_split is None else min(limit, _whole_pod(shape, pod_groups, group_ports, group_nodes))
     return _masked(
         (leaf, spine, core, host_links, leaf_spine, spine_core),
         feasible,
@@ -316,9 +310,7 @@ def _whole_pod(shape: _Shape, pod_groups: int, group_ports: int, group_nodes: in
     return pod_groups * group_nodes
 
 
-def _pods(
-    leaf: Counts, pod_leaves: int, switch_ports: int, up: int, spine_up: int
-) -> tuple[Counts, Counts, Counts]:
+def _pods(leaf: Counts, pod_leaves: int, switch_ports: int, up: int, spine_up: int) -> tuple[Counts, Counts, Counts]:
     """Spines, core switches and the links between them, for leaves in pods of at most ``pod_leaves``.
 
     Think of ``up`` lanes: lane j is the j-th uplink of every leaf and what stands above it. A spine of a full
@@ -371,9 +363,7 @@ def _masked(
     limit_nodes: int,
 ) -> FabricCounts:
     """The six counts without those of server counts out of reach, and the constants, in one shape."""
-    leaf, spine, core, host_links, leaf_spine, spine_core = (
-        np.where(feasible, each, NO_COUNT) for each in counts
-    )
+    leaf, spine, core, host_links, leaf_spine, spine_core = (np.where(feasible, each, NO_COUNT) for each in counts)
 
     def everywhere(value: int) -> Counts:
         return np.full(feasible.shape, value, dtype=np.int64)

@@ -90,9 +90,7 @@ def sequence_multiple(tp: npt.ArrayLike, cp: npt.ArrayLike) -> IntArray:
 
 def micro_batches(global_batch: int, dp: npt.ArrayLike, micro_batch: npt.ArrayLike) -> IntArray:
     """Micro-batches of a step, rounded down where the batch does not divide."""
-    return np.asarray(
-        global_batch // (np.asarray(dp, dtype=np.int64) * np.asarray(micro_batch, dtype=np.int64))
-    )
+    return np.asarray(global_batch // (np.asarray(dp, dtype=np.int64) * np.asarray(micro_batch, dtype=np.int64)))
 
 
 def nearest_legal_batches(global_batch: int, dp: int, micro_batch: int) -> tuple[int, ...]:
@@ -158,11 +156,7 @@ def _kv_heads(case: Case, plan: dict[str, IntArray]) -> BoolArray:
 
 
 def _kv_heads_say(case: Case, plan: dict[str, int]) -> str:
-    tail = (
-        " and it does not replicate them"
-        if not case.profile.replicates_kv_heads
-        else " nor the other way round"
-    )
+    tail = " and it does not replicate them" if not case.profile.replicates_kv_heads else " nor the other way round"
     return (
         f"tp {plan['tp']} does not divide the {case.model.kv_heads} key and value heads of "
         f"{case.model.name}; {case.profile.name} shards these heads{tail}"

@@ -220,9 +220,15 @@ class Market:
         if option.owned:
             found.insert(0, Line(f"{server.name} (owned)", np.minimum(n, option.owned), 0.0, power))
         nic = network.nic
-        if nic is not None and not network.owned_servers and nic.bandwidth_bytes_per_s != server.nic_bandwidth_bytes_per_s:
+        if (
+            nic is not None
+            and not network.owned_servers
+            and nic.bandwidth_bytes_per_s != server.nic_bandwidth_bytes_per_s
+        ):
             standard = [
-                one for one in self.instance.offers.nics if one.bandwidth_bytes_per_s == server.nic_bandwidth_bytes_per_s
+                one
+                for one in self.instance.offers.nics
+                if one.bandwidth_bytes_per_s == server.nic_bandwidth_bytes_per_s
             ]
             found.append(Line(f"{nic.name} (NIC)", n * server.nics, nic.price_usd, nic.power_w))
             if standard:
@@ -295,7 +301,13 @@ class Market:
             reached: dict[tuple[str, str, int, str, int], npt.NDArray[np.bool_]] = {}
             for code, network in enumerate(self.networks):
                 net = network.network
-                key = (net.kind, net.switch, net.oversubscription if net.tiers > 1 else 0, net.nic, network.owned_servers)
+                key = (
+                    net.kind,
+                    net.switch,
+                    net.oversubscription if net.tiers > 1 else 0,
+                    net.nic,
+                    network.owned_servers,
+                )
                 counted = self.counted(network, option.server, counts)
                 keep = counted.feasible & (counts <= option.most)
                 if network.owned_servers:

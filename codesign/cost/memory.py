@@ -222,9 +222,7 @@ class TrainingMemory:
 
         def gathered(tp: FloatArray, ep: FloatArray) -> FloatArray:
             vocabulary = architecture.padded_vocabulary(self.model.vocabulary, tp, self.vocabulary_multiple)
-            return np.maximum(
-                GATHERED_LAYERS * self._largest_layer(tp, ep), vocabulary * self.model.hidden / tp
-            )
+            return np.maximum(GATHERED_LAYERS * self._largest_layer(tp, ep), vocabulary * self.model.hidden / tp)
 
         return [
             Part("gather buffer", weight, (Factor(("tp", "ep"), gathered), _from_level(3))),
@@ -262,16 +260,12 @@ class TrainingMemory:
                 (Factor(("tp", "cp", "micro_batch", "recompute"), self._workspace),),
             )
         )
-        last = Factor(
-            ("pp",), lambda pp: np.asarray(stages.stage_index(stage, pp) == pp - 1, dtype=np.float64)
-        )
+        last = Factor(("pp",), lambda pp: np.asarray(stages.stage_index(stage, pp) == pp - 1, dtype=np.float64))
         parts.append(Part("head and loss", 1.0, (Factor(("tp", "cp", "micro_batch"), self._head), last)))
         return parts
 
     def _kept(self, kind: Kind) -> Callable[..., FloatArray]:
-        def kept(
-            tp: FloatArray, cp: FloatArray, micro_batch: FloatArray, recompute: FloatArray
-        ) -> FloatArray:
+        def kept(tp: FloatArray, cp: FloatArray, micro_batch: FloatArray, recompute: FloatArray) -> FloatArray:
             return activations.activation_bytes(
                 self.model, self.sequence_length, micro_batch, tp, cp, recompute, kind,
                 attention_matrix=self.attention_matrix, dropout=self.dropout,
@@ -280,9 +274,7 @@ class TrainingMemory:
         return kept
 
     def _held(self, kind: Kind, stage: npt.ArrayLike) -> Callable[..., FloatArray]:
-        def held(
-            pp: FloatArray, virtual_stages: FloatArray, dp: FloatArray, micro_batch: FloatArray
-        ) -> FloatArray:
+        def held(pp: FloatArray, virtual_stages: FloatArray, dp: FloatArray, micro_batch: FloatArray) -> FloatArray:
             samples = np.asarray(dp, dtype=np.int64) * np.asarray(micro_batch, dtype=np.int64)
             whole = self.global_batch % samples == 0
             layers = stages.layers_in_flight(
@@ -292,9 +284,7 @@ class TrainingMemory:
 
         return held
 
-    def _workspace(
-        self, tp: FloatArray, cp: FloatArray, micro_batch: FloatArray, recompute: FloatArray
-    ) -> FloatArray:
+    def _workspace(self, tp: FloatArray, cp: FloatArray, micro_batch: FloatArray, recompute: FloatArray) -> FloatArray:
         """One layer's activations come back while its backward runs."""
         most: FloatArray = np.asarray(0.0)
         for kind in architecture.kinds(self.model):
@@ -318,18 +308,14 @@ def _sharded(level: int, *decisions: str) -> tuple[Factor, ...]:
     """Cut by each of these degrees from this ZeRO stage on."""
 
     def factor(name: str) -> Factor:
-        return Factor(
-            ("zero", name), lambda **by: np.asarray(np.where(by["zero"] >= level, 1.0 / by[name], 1.0))
-        )
+        return Factor(("zero", name), lambda **by: np.asarray(np.where(by["zero"] >= level, 1.0 / by[name], 1.0)))
 
     return tuple(factor(name) for name in decisions)
 
 
 def _unsharded(level: int, decision: str) -> Factor:
     """Cut by this degree below this ZeRO stage: with its data group `ep` makes up tp * cp * dp."""
-    return Factor(
-        ("zero", decision), lambda **by: np.asarray(np.where(by["zero"] >= level, 1.0, 1.0 / by[decision]))
-    )
+    return Factor(("zero", decision), lambda **by: np.asarray(np.where(by["zero"] >= level, 1.0, 1.0 / by[decision])))
 
 
 def _from_level(level: int) -> Factor:

@@ -87,9 +87,7 @@ def _alone(case: Case, name: str, **plan: int) -> bool:
 
 
 def _tp_is_legal(case: Case, tp: int) -> bool:
-    return all(
-        bool(legality.holds(rule, case, {"tp": tp})) for rule in legality.RULES if rule.decisions == ("tp",)
-    )
+    return all(bool(legality.holds(rule, case, {"tp": tp})) for rule in legality.RULES if rule.decisions == ("tp",))
 
 
 def plan_values(instance: Instance, workload: Workload, case: Case, domain: int) -> dict[str, tuple[Any, ...]]:
@@ -230,9 +228,7 @@ def design_space(instance: Instance, market: Market) -> DesignSpace:
         )
         for d in DIMENSIONS
     ]
-    space = Space(
-        [*plan_space.decisions, *layout_decisions, Decision("used", all_fills), *hardware_space.decisions]
-    )
+    space = Space([*plan_space.decisions, *layout_decisions, Decision("used", all_fills), *hardware_space.decisions])
     columns = {name: column[rows] for name, column in degrees.columns.items()}
     columns["server"] = kinds
     columns["servers"] = np.searchsorted(np.asarray(all_counts), counts).astype(np.intp)
@@ -265,9 +261,7 @@ def _legal(relation: Relation, space: Space, case: Case) -> Relation:
     return relation.where(keep)
 
 
-def _fit_into_servers(
-    world: np.ndarray[Any, np.dtype[np.int64]], market: Market
-) -> tuple[Any, Any, Any, Any]:
+def _fit_into_servers(world: np.ndarray[Any, np.dtype[np.int64]], market: Market) -> tuple[Any, Any, Any, Any]:
     """Rows of degrees, server options, server counts and GPUs used in each server.
 
     A server is filled at least half where there are several: a plan that leaves more idle is not proposed.

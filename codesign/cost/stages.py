@@ -31,9 +31,7 @@ def split_is_legal(layers: int, pp: npt.ArrayLike, virtual_stages: npt.ArrayLike
     """Whether `layers` can be laid on `pp * virtual_stages` chunks, see `layers_of_stages`."""
     chunks = np.asarray(pp, dtype=np.int64) * np.asarray(virtual_stages, dtype=np.int64)
     counted = layers + LAYERS_FOR_EMBEDDING_AND_LOSS
-    return np.asarray(
-        _even(layers, chunks) | ((chunks > 1) & (counted % chunks == 0) & (counted >= 2 * chunks))
-    )
+    return np.asarray(_even(layers, chunks) | ((chunks > 1) & (counted % chunks == 0) & (counted >= 2 * chunks)))
 
 
 def _even(layers: int, chunks: npt.NDArray[np.int64]) -> BoolArray:
@@ -204,9 +202,7 @@ def _chunk_sizes(model: Model, kind: Kind, pp: int, virtual_stages: int) -> tupl
     dense = dense_layers_of_stages(model, pp, virtual_stages)
     if kind == "dense":
         return dense
-    return tuple(
-        tuple(n - d for n, d in zip(*stage, strict=True)) for stage in zip(split, dense, strict=True)
-    )
+    return tuple(tuple(n - d for n, d in zip(*stage, strict=True)) for stage in zip(split, dense, strict=True))
 
 
 @lru_cache(maxsize=4096)

@@ -132,7 +132,9 @@ class Step:
 
     @cached_property
     def _layer_weights(self) -> Sum:
-        return self._sharded("weights of a layer", self._tables.assumptions.weight_bytes, self.communication.layer_parameters)
+        return self._sharded(
+            "weights of a layer", self._tables.assumptions.weight_bytes, self.communication.layer_parameters
+        )
 
     @cached_property
     def _layer_gradients(self) -> Sum:
@@ -155,12 +157,16 @@ class Step:
         """Forward and backward of output matrix and loss for one micro-batch."""
         w, multiple = self._tables.workload, self._memory.vocabulary_multiple
         scope = ("tp", "cp", "micro_batch")
-        forward = lambda o, t, c, b: compute.head_forward(  # noqa: E731
-            w.model, w.sequence_length, b, t, c, o.server.gpu, multiple
-        ).total_s
-        backward = lambda o, t, c, b: compute.head_backward(  # noqa: E731
-            w.model, w.sequence_length, b, t, c, o.server.gpu, multiple
-        ).total_s
+        forward = lambda o, t, c, b: (
+            compute.head_forward(  # noqa: E731
+                w.model, w.sequence_length, b, t, c, o.server.gpu, multiple
+            ).total_s
+        )
+        backward = lambda o, t, c, b: (
+            compute.head_backward(  # noqa: E731
+                w.model, w.sequence_length, b, t, c, o.server.gpu, multiple
+            ).total_s
+        )
         return self._end("head, forward", scope, forward), self._end("head, backward", scope, backward)
 
     @cached_property

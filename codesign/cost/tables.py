@@ -38,9 +38,7 @@ class Tables:
 
     def of_server(self, name: str, scope: Sequence[str], value: Formula, unit: str = "") -> Table:
         """Table over the server type and decisions of the plan; `value(option, *arrays)`."""
-        slices = [
-            self._filled(scope, lambda *arrays, o=option: value(o, *arrays)) for option in self.market.servers
-        ]
+        slices = [self._filled(scope, lambda *arrays, o=option: value(o, *arrays)) for option in self.market.servers]
         return Table(name, ("server", *scope), np.stack(slices), unit)
 
     def of_schedule(self, name: str, value: Formula, unit: str = "") -> Table:

@@ -1,6 +1,16 @@
 """Answers as data: the three decisions made, where ranks stand, what is bought. Floor 2; no formulas, no solver."""
 
-from codesign.design.design import DIMENSIONS, TIERS, Design, Layout, Network, Placement, Plan, Purchase, StoragePurchase
+from codesign.design.design import (
+    DIMENSIONS,
+    TIERS,
+    Design,
+    Layout,
+    Network,
+    Placement,
+    Plan,
+    Purchase,
+    StoragePurchase,
+)
 
 __all__ = [
     "DIMENSIONS",

@@ -116,9 +116,7 @@ class Design:
     def to_document(self) -> dict[str, Any]:
         """JSON-able form; `from_document` reads it back exactly."""
         document = asdict(self)
-        document["placement"] = {
-            dimension: self.placement.layout(dimension)._asdict() for dimension in DIMENSIONS
-        }
+        document["placement"] = {dimension: self.placement.layout(dimension)._asdict() for dimension in DIMENSIONS}
         return document
 
     @staticmethod

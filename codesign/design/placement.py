@@ -59,7 +59,9 @@ class RankMap:
         stage = self.coordinates["pp"]
         world = len(stage)
         following = (np.arange(world) + world // pp) % world
-        tier = np.where(self.server == self.server[following], 0, np.where(self.leaf_group == self.leaf_group[following], 1, 2))
+        tier = np.where(
+            self.server == self.server[following], 0, np.where(self.leaf_group == self.leaf_group[following], 1, 2)
+        )
         found = np.zeros(pp, dtype=np.int64)
         np.maximum.at(found, stage, tier)
         return found

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from math import isfinite
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 

@@ -42,9 +42,7 @@ class Layer:
 
     @property
     def total_s(self) -> float:
-        return (
-            self.compute_s + self.attention_s + self.recompute_s + self.tensor_s + self.context_s + self.sharding_s
-        )
+        return self.compute_s + self.attention_s + self.recompute_s + self.tensor_s + self.context_s + self.sharding_s
 
 
 @dataclass(frozen=True)
@@ -75,21 +73,22 @@ def layers(
     group = ranks.spans(("dp", "cp"))
     parameters = float(architecture.local_layer_parameters(model, plan.tp))
     weights_s = collectives.gather_s(assumptions.weight_bytes * parameters, group, rates) if plan.zero == 3 else 0.0
-    gradients_s = (
-        collectives.gather_s(assumptions.gradient_bytes * parameters, group, rates) if plan.zero >= 2 else 0.0
-    )
+    gradients_s = collectives.gather_s(assumptions.gradient_bytes * parameters, group, rates) if plan.zero >= 2 else 0.0
     full, core_again = float(plan.recompute == "full"), float(plan.recompute != "none")
 
     def one(
-        seconds: compute.LayerSeconds, again_s: float, core_again_s: float, gathers: float, rings: float, beside_s: float
+        seconds: compute.LayerSeconds,
+        again_s: float,
+        core_again_s: float,
+        gathers: float,
+        rings: float,
+        beside_s: float,
     ) -> Layer:
         dense_s = float(seconds.total_s - seconds.attention_s)
         core_s = float(seconds.attention_s)
         context_s = max(0.0, rings * ring_s - core_s - core_again_s)
         own_s = dense_s + core_s + again_s + core_again_s + context_s + gathers * gather_s
-        return Layer(
-            dense_s, core_s, again_s + core_again_s, gathers * gather_s, context_s, max(0.0, beside_s - own_s)
-        )
+        return Layer(dense_s, core_s, again_s + core_again_s, gathers * gather_s, context_s, max(0.0, beside_s - own_s))
 
     return (
         one(forward, 0.0, 0.0, GATHERS_A_PASS, 1.0, weights_s),
@@ -159,8 +158,7 @@ def step(
         "compute": passes * (forward.compute_s + backward.compute_s),
         "attention": passes * (forward.attention_s + backward.attention_s),
         "recompute": passes * (forward.recompute_s + backward.recompute_s),
-        "embedding and head": micro_batches
-        * ((busy == 0) * sum(embed_s) + (busy == plan.pp - 1) * sum(head_s)),
+        "embedding and head": micro_batches * ((busy == 0) * sum(embed_s) + (busy == plan.pp - 1) * sum(head_s)),
         "tensor-parallel communication": passes * (forward.tensor_s + backward.tensor_s),
         "context-parallel communication": passes * (forward.context_s + backward.context_s),
         "sharded weights and gradients": passes * (forward.sharding_s + backward.sharding_s),

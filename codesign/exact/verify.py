@@ -217,7 +217,11 @@ def _unit(written: Solution) -> str:
 def _whole(design: Design) -> None:
     """Counts and degrees are whole numbers; what is not would be cut short on its way into arrays."""
     values = [
-        *((f"plan.{name}", getattr(design.plan, name)) for name in design.plan.__dataclass_fields__ if name != "recompute"),
+        *(
+            (f"plan.{name}", getattr(design.plan, name))
+            for name in design.plan.__dataclass_fields__
+            if name != "recompute"
+        ),
         *((f"placement.{name}", each) for name in ("tp", "cp", "pp", "dp") for each in design.placement.layout(name)),
         ("purchase.servers", design.purchase.servers),
         ("purchase.network.tiers", design.purchase.network.tiers),

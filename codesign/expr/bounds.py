@@ -51,9 +51,7 @@ class Reducer:
             return table
         return Table(table.name, scope, np.array(values, dtype=np.float64), table.unit, table.source)
 
-    def _through(
-        self, scope: tuple[str, ...], values: Values, relation: Relation
-    ) -> tuple[tuple[str, ...], Values]:
+    def _through(self, scope: tuple[str, ...], values: Values, relation: Relation) -> tuple[tuple[str, ...], Values]:
         """Least value over the tuples of a relation, for each choice of its known decisions."""
         inside = [d for d in scope if d in relation.columns]
         rest = [d for d in scope if d not in relation.columns]
@@ -63,9 +61,7 @@ class Reducer:
         rows = np.transpose(values, axes).reshape(-1, int(np.prod(rest_sizes, dtype=np.intp)))
         picked = rows[flat_index(inside, self._space.sizes(inside), relation.columns)]
         key_sizes = self._space.sizes(keys)
-        group: Codes = (
-            flat_index(keys, key_sizes, relation.columns) if keys else np.zeros(len(relation), dtype=np.intp)
-        )
+        group: Codes = flat_index(keys, key_sizes, relation.columns) if keys else np.zeros(len(relation), dtype=np.intp)
         out = np.full((int(np.prod(key_sizes, dtype=np.intp)), picked.shape[1]), np.nan)
         if len(group):
             order = np.argsort(group, kind="stable")

@@ -39,9 +39,7 @@ def evaluate(term: Term, columns: Columns, replace: Callable[[Table], Table] | N
 class _Block:
     """One block of rows with what was already looked up for it."""
 
-    def __init__(
-        self, columns: Columns, replace: Callable[[Table], Table] | None, tables: dict[int, Table]
-    ) -> None:
+    def __init__(self, columns: Columns, replace: Callable[[Table], Table] | None, tables: dict[int, Table]) -> None:
         self._columns = columns
         self._replace = replace
         self._tables = tables

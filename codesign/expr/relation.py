@@ -79,6 +79,4 @@ def semijoin(left: Relation, right: Relation, space: Space) -> Relation:
     if not shared:
         return left if len(right) else left.where(np.zeros(len(left), dtype=bool))
     sizes = space.sizes(shared)
-    return left.where(
-        np.isin(flat_index(shared, sizes, left.columns), flat_index(shared, sizes, right.columns))
-    )
+    return left.where(np.isin(flat_index(shared, sizes, left.columns), flat_index(shared, sizes, right.columns)))

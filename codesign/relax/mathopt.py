@@ -41,9 +41,7 @@ def solve(rows: Rows, *, time_s: float, relative_gap: float = 1e-6, seed: int = 
         else:
             unit = max(abs(variable.lower), abs(variable.upper)) or 1.0
             units.append(unit)
-            variables.append(
-                model.add_variable(lb=variable.lower / unit, ub=variable.upper / unit, name=f"x{index}")
-            )
+            variables.append(model.add_variable(lb=variable.lower / unit, ub=variable.upper / unit, name=f"x{index}"))
     unit_of = np.array(units)
     for number, row in enumerate(rows.rows):
         if not len(row.columns):

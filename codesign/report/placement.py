@@ -86,11 +86,7 @@ def _grid(factors: Sequence[tuple[str, int]], idle: int, room: int) -> list[str]
         body = "│".join(text.center(size) for size, text in rows[index])
         lines.append(f"{dimension:>4}  │{body}│")
         last = index + 1 == len(factors)
-        lines.append(
-            _rule(edges[index], set(), "└", "┘")
-            if last
-            else _rule(edges[index], edges[index + 1], "├", "┤")
-        )
+        lines.append(_rule(edges[index], set(), "└", "┘") if last else _rule(edges[index], edges[index + 1], "├", "┤"))
     return lines
 
 

@@ -270,9 +270,7 @@ def money(evaluation: Evaluation, width: int) -> list[str]:
     rows = [["count", "item", "each", "USD", "share"]]
     for line in sorted(evaluation.bill_of_materials, key=lambda line: -line.total_usd):
         part = share(line.total_usd / total) if total > 0 else ""
-        rows.append(
-            [f"{line.count:,}", line.item, dollars(line.unit_usd, cents), dollars(line.total_usd, cents), part]
-        )
+        rows.append([f"{line.count:,}", line.item, dollars(line.unit_usd, cents), dollars(line.total_usd, cents), part])
     rows.append(["", "in all", "", dollars(total, cents), ""])
     taken = sum(max(len(row[index]) for row in rows) for index in (0, 2, 3, 4)) + 10
     rows = [[row[0], clipped(row[1], max(16, width - taken)), *row[2:]] for row in rows]
@@ -283,11 +281,7 @@ def _memory(figures: WorkloadEvaluation, width: int) -> list[str]:
     memory = figures.memory
     capacity = memory.capacity_bytes
     parts = sorted(memory.parts_bytes.items(), key=lambda part: -part[1])
-    rows = [
-        (name, _gigabytes(value), value / capacity)
-        for name, value in parts
-        if value / capacity >= LEAST_SHARE
-    ]
+    rows = [(name, _gigabytes(value), value / capacity) for name, value in parts if value / capacity >= LEAST_SHARE]
     free = capacity - memory.worst_rank_bytes
     if free > 0:
         rows.append(("free", _gigabytes(free), free / capacity))

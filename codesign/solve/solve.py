@@ -86,9 +86,7 @@ def solve(
 
 
 class _Run:
-    def __init__(
-        self, instance: Instance, limits: Limits, progress: Listener | None, cancel: Cancel | None
-    ) -> None:
+    def __init__(self, instance: Instance, limits: Limits, progress: Listener | None, cancel: Cancel | None) -> None:
         self.started = time.perf_counter()
         self.instance, self.limits = instance, limits
         self._progress, self._cancel = progress, cancel
@@ -119,9 +117,7 @@ class _Run:
         value = None if self.incumbent is None else self.model.to_user(self.incumbent.value)
         bound = self.model.to_user(self.bound) if self.bound > 0 else None
         gap = None if value is None or bound is None else abs(value - bound) / abs(value)
-        self._progress(
-            Progress(self.elapsed(), phase, value, bound, gap, self.cuts, self.judge.evaluated)
-        )
+        self._progress(Progress(self.elapsed(), phase, value, bound, gap, self.cuts, self.judge.evaluated))
 
     # -- the incumbent
 
@@ -385,7 +381,9 @@ class _Run:
             bound=bound,
             gap=gap,
             proven_by=tuple(o.solver for o in self.proofs if o.bound > 0),
-            proofs=tuple(Proof(o.solver, o.status, self.model.to_user(max(o.bound, 1e-300)), o.wall_s) for o in self.proofs),
+            proofs=tuple(
+                Proof(o.solver, o.status, self.model.to_user(max(o.bound, 1e-300)), o.wall_s) for o in self.proofs
+            ),
             iterations=self.iterations,
             cuts=self.cuts,
             designs_evaluated=self.judge.evaluated,

@@ -129,9 +129,7 @@ def test_links_and_cards_of_each_speed_of_a_server_are_for_sale() -> None:
 
 def test_what_is_only_remembered_can_be_listed() -> None:
     remembered = {
-        (section, path.partition(".")[0])
-        for section, _, path, figure in catalogue.load().figures()
-        if figure.recalled
+        (section, path.partition(".")[0]) for section, _, path, figure in catalogue.load().figures() if figure.recalled
     }
     assert ("servers", "rails") in remembered
     assert ("models", "layers") not in remembered

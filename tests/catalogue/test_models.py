@@ -44,10 +44,7 @@ def parameters(model: dict[str, Any]) -> int:
     dense_layers = model["dense_layers"] if experts else model["layers"]
     embeddings = model["vocabulary"] * hidden * (1 if model["tied_embeddings"] else 2)
     return int(
-        model["layers"] * attention
-        + dense_layers * dense
-        + (model["layers"] - dense_layers) * mixture
-        + embeddings
+        model["layers"] * attention + dense_layers * dense + (model["layers"] - dense_layers) * mixture + embeddings
     )
 
 

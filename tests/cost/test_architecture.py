@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from codesign.spec.workload import Model, MultiLatent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codesign.cost import architecture, stages
+from codesign.spec.workload import Model, MultiLatent
 
 LLAMA_3_8B = Model(
     name="llama-3-8b",
@@ -181,9 +181,7 @@ def test_model_flops_are_those_of_narayanan() -> None:
     # head three times (it is not recomputed there either): 72 s l h^2 (1 + s/6h) + 6 s h V, for one sequence.
     s, h, layers, v = 2048, 12288, 96, 51200
     by_hand = 72 * layers * h**2 * (1 + s / (6 * h)) + 6 * h * v
-    assert architecture.model_flops_per_token(GPT_3, s, causal_half=False) == pytest.approx(
-        by_hand, rel=1e-12
-    )
+    assert architecture.model_flops_per_token(GPT_3, s, causal_half=False) == pytest.approx(by_hand, rel=1e-12)
 
 
 def test_causal_half_halves_the_core_alone() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from codesign.spec.hardware import Efficiency, Gpu
-from codesign.spec.limits import Assumptions
-from codesign.spec.workload import Model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codesign.cost import architecture, compute
+from codesign.spec.hardware import Efficiency, Gpu
+from codesign.spec.limits import Assumptions
+from codesign.spec.workload import Model
 
 MODEL = Model(
     name="small",
@@ -82,9 +82,7 @@ def test_elementwise_by_hand() -> None:
 
 def test_an_ungated_activation_moves_two_passes() -> None:
     ungated = MODEL.model_copy(update={"gated": False})
-    assert (
-        compute.elementwise_bytes_per_token(MODEL) - compute.elementwise_bytes_per_token(ungated) == 2 * 4096
-    )
+    assert compute.elementwise_bytes_per_token(MODEL) - compute.elementwise_bytes_per_token(ungated) == 2 * 4096
 
 
 def test_few_tokens_are_bound_by_the_weights() -> None:

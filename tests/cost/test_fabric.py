@@ -66,9 +66,7 @@ class TestPublishedTables:
         assert counts["tiers"] == (3 if row["core"] else 2)
 
     @pytest.mark.parametrize(("table", "row"), rows(rail_only=False))
-    def test_fat_tree_of_as_many_ports_has_the_same_switches(
-        self, table: dict[str, Any], row: dict[str, Any]
-    ) -> None:
+    def test_fat_tree_of_as_many_ports_has_the_same_switches(self, table: dict[str, Any], row: dict[str, Any]) -> None:
         # Eight ports a server divide every leaf here, so that grouping by rail costs no switch.
         counts = one(
             row["servers"],
@@ -78,9 +76,7 @@ class TestPublishedTables:
             planes=table["planes"],
             extra_endpoints=row["endpoints"] - row["gpus"],
         )
-        assert [counts[tier] for tier in ("leaf", "spine", "core")] == [
-            row[tier] for tier in ("leaf", "spine", "core")
-        ]
+        assert [counts[tier] for tier in ("leaf", "spine", "core")] == [row[tier] for tier in ("leaf", "spine", "core")]
 
     @pytest.mark.parametrize(("table", "row"), rows(rail_only=True))
     def test_rail_only_row(self, table: dict[str, Any], row: dict[str, Any]) -> None:
@@ -186,9 +182,7 @@ class TestByHand:
     )
     def test_limits_of_fat_trees(self, ports: int, tiers: int, endpoints: int) -> None:
         # k^2/2 ports over two tiers, k^3/4 over three.
-        counts = fabric.count(
-            [endpoints, endpoints + 1], kind="fat-tree", switch_ports=ports, rails=1, tiers=tiers
-        )
+        counts = fabric.count([endpoints, endpoints + 1], kind="fat-tree", switch_ports=ports, rails=1, tiers=tiers)
         assert counts.feasible.tolist() == [True, False]
         assert counts.limit_nodes.tolist() == [endpoints, endpoints]
 
@@ -331,9 +325,7 @@ def leaves_of_a_pod(parameters: dict[str, Any]) -> int:
     return down // together * together
 
 
-def wire_three_tiers(
-    got: dict[str, int], ports: int, up: int, pod_leaves: int, spine_oversubscription: int
-) -> None:
+def wire_three_tiers(got: dict[str, int], ports: int, up: int, pod_leaves: int, spine_oversubscription: int) -> None:
     """Lay every link of leaf to spine to core as the counts say, and count the ports of every switch.
 
     The j-th uplinks of all leaves form lane j. Within a pod a lane runs through one spine; above, to its own
@@ -392,9 +384,7 @@ def test_more_oversubscription_never_needs_more_uplinks(parameters: dict[str, An
     at_1_to_1 = limit_of({**parameters, "tiers": 2, "oversubscription": 1})
     assume(at_1_to_1 >= 1)
     nodes = np.unique(np.linspace(1, at_1_to_1, 50).astype(np.int64))
-    tight, loose = (
-        fabric.count(nodes, **{**parameters, "tiers": 2, "oversubscription": each}) for each in (s, s + 1)
-    )
+    tight, loose = (fabric.count(nodes, **{**parameters, "tiers": 2, "oversubscription": each}) for each in (s, s + 1))
     both = tight.feasible & loose.feasible
     assert (loose.leaf <= tight.leaf)[both].all()
     assert (loose.leaf_spine_links <= tight.leaf_spine_links)[both].all()

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from codesign.spec.workload import Model, MultiLatent
 
 from codesign.cost import legality
 from codesign.cost.legality import PROFILES, RULES, Case
+from codesign.spec.workload import Model, MultiLatent
 
 LLAMA_3_70B = Model(
     name="llama-3-70b",
@@ -24,9 +24,7 @@ LLAMA_3_70B = Model(
     vocabulary=128256,
     tied_embeddings=False,
 )
-MIXTURE = LLAMA_3_70B.model_copy(
-    update={"name": "mixture", "experts": 8, "top_k": 2, "expert_ffn_hidden": 28672}
-)
+MIXTURE = LLAMA_3_70B.model_copy(update={"name": "mixture", "experts": 8, "top_k": 2, "expert_ffn_hidden": 28672})
 CASE = Case(LLAMA_3_70B, 8192, 128, PROFILES["megatron"])
 
 
@@ -134,10 +132,7 @@ def test_names_of_rules_are_unique() -> None:
 
 def test_every_violation_says_numbers_and_what_would_be_legal() -> None:
     (violation,) = legality.check(CASE, plan(dp=48))
-    assert (
-        "global batch 128 is no multiple of dp 48 * micro-batch 1 = 48 (2.67 micro-batches)"
-        in violation.message
-    )
+    assert "global batch 128 is no multiple of dp 48 * micro-batch 1 = 48 (2.67 micro-batches)" in violation.message
     assert "nearest legal batches: 96, 144" in violation.message
     assert violation.legal["dp"] == (1, 2, 4, 8, 16, 32, 64, 128)
     assert "legal dp: 1, 2, 4, 8, 16, 32, 64, 128" in violation.message

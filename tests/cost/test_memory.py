@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from codesign.spec.limits import Assumptions
-from codesign.spec.workload import Model, MultiLatent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codesign.cost import activations, architecture, memory, stages
 from codesign.cost.memory import EXCEEDS, FITS, TIGHT, TrainingMemory
+from codesign.spec.limits import Assumptions
+from codesign.spec.workload import Model, MultiLatent
 
 ASSUMPTIONS = Assumptions.model_construct(
     weight_bytes=2.0,
@@ -100,9 +100,7 @@ def test_equation_1_no_parallelism() -> None:
 
 @pytest.mark.parametrize("t", [2, 4, 8])
 def test_equation_2_tensor_parallel(t: int) -> None:
-    assert layer(t, sequence_parallel=False) == pytest.approx(
-        SBH * (10 + 24 / t + 5 * 64 * S / (6144 * t)), rel=1e-15
-    )
+    assert layer(t, sequence_parallel=False) == pytest.approx(SBH * (10 + 24 / t + 5 * 64 * S / (6144 * t)), rel=1e-15)
 
 
 @pytest.mark.parametrize("t", [2, 4, 8])
@@ -222,9 +220,7 @@ def test_interleaved_holds_its_warm_up_and_one() -> None:
 def test_interleaving_costs_the_factor_of_the_paper(p: int, v: int) -> None:
     model = gpt(p * v * 2, 1024, 8)
     plain = stages.layers_in_flight(model, p, 1, 100 * p, stage=0)
-    assert stages.layers_in_flight(model, p, v, 100 * p, stage=0) == pytest.approx(
-        plain * (1 + (p - 1) / (p * v))
-    )
+    assert stages.layers_in_flight(model, p, v, 100 * p, stage=0) == pytest.approx(plain * (1 + (p - 1) / (p * v)))
 
 
 def play(sizes: tuple[int, ...], pp: int, m: int, stage: int) -> int:
@@ -244,9 +240,7 @@ def play(sizes: tuple[int, ...], pp: int, m: int, stage: int) -> int:
 
 
 @settings(max_examples=80, deadline=None)
-@given(
-    pp=st.sampled_from([2, 3, 4, 8]), v=st.integers(2, 4), size=st.integers(2, 4), groups=st.integers(1, 9)
-)
+@given(pp=st.sampled_from([2, 3, 4, 8]), v=st.integers(2, 4), size=st.integers(2, 4), groups=st.integers(1, 9))
 def test_unequal_chunks_are_held_as_the_schedule_holds_them(pp: int, v: int, size: int, groups: int) -> None:
     model = gpt(pp * v * size - 2, 1024, 8)
     split = stages.layers_of_stages(model.layers, pp, v)
@@ -384,9 +378,7 @@ PLANS = st.fixed_dictionaries(
         "ep": st.sampled_from([1, 2]),
     }
 )
-CASES = st.sampled_from(
-    [(m, p) for m in (LLAMA_3_8B, MIXTRAL, DEEP, gpt(30, 1024, 8)) for p in ("bf16", "fp8")]
-)
+CASES = st.sampled_from([(m, p) for m in (LLAMA_3_8B, MIXTRAL, DEEP, gpt(30, 1024, 8)) for p in ("bf16", "fp8")])
 
 
 @settings(max_examples=60, deadline=None)

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from codesign.spec.limits import Assumptions
-from codesign.spec.workload import Model, MultiLatent
 
 from codesign.cost import architecture, legality, memory, stages
 from codesign.cost.legality import PROFILES, Case
 from codesign.cost.memory import TrainingMemory
+from codesign.spec.limits import Assumptions
+from codesign.spec.workload import Model, MultiLatent
 
 ASSUMPTIONS = Assumptions.model_construct(
     weight_bytes=2.0,
@@ -72,9 +72,7 @@ def with_layers(layers: int) -> Case:
 def legal_tp(case: Case) -> list[int]:
     every = np.arange(1, 65)
     rules = [legality.rule("attention heads"), legality.rule("key and value heads")]
-    return [
-        int(t) for t in every[np.all([legality.holds(rule, case, {"tp": every}) for rule in rules], axis=0)]
-    ]
+    return [int(t) for t in every[np.all([legality.holds(rule, case, {"tp": every}) for rule in rules], axis=0)]]
 
 
 # --------------------------------------------------------------------------------------- A. what divides what
@@ -186,9 +184,7 @@ def test_q15_tensor_8_times_pipeline_2_are_sixteen_gpus() -> None:
 
 def test_q17_expert_groups_are_bounded_by_the_stage_not_by_data_parallelism() -> None:
     """NVIDIA/Megatron-LM#5958: 32 GPUs, cp 16, dp 2: ep 32 runs."""
-    model = LLAMA_70B.model_copy(
-        update={"name": "qwen-122b", "experts": 256, "top_k": 8, "expert_ffn_hidden": 1024}
-    )
+    model = LLAMA_70B.model_copy(update={"name": "qwen-122b", "experts": 256, "top_k": 8, "expert_ffn_hidden": 1024})
     case = Case(model, 8192, 64, MEGATRON, gpus=32)
     for ep, copies in [(16, 2), (32, 1)]:
         chosen = plan(cp=16, dp=2, ep=ep)
@@ -200,9 +196,7 @@ def test_q17_expert_groups_are_bounded_by_the_stage_not_by_data_parallelism() ->
 def test_q18_the_batch_that_seven_ranks_cannot_make() -> None:
     """OpenRLHF#346, bigcode starcoder#77: 256 is not 2 x 18 x 7, 64 is not 4 x 8 x 1."""
     assert legality.nearest_legal_batches(256, 7, 2) == (252, 266)
-    (violation,) = legality.check(
-        Case(LLAMA_70B, 4096, 256, PROFILES["deepspeed"]), plan(dp=7, micro_batch=2)
-    )
+    (violation,) = legality.check(Case(LLAMA_70B, 4096, 256, PROFILES["deepspeed"]), plan(dp=7, micro_batch=2))
     assert violation.rule == "global batch"
     assert "18.29" in violation.message
     assert "252, 266" in violation.message
@@ -228,8 +222,7 @@ def least_bytes(model: Model, gpus: int, length: int, batch: int) -> float:
     rows = [
         row
         for row in product((1, 2, 4, 8), degrees, degrees, (0, 1, 2, 3))
-        if row[0] * row[1] * row[2] == gpus
-        and legality.legal(case, plan(**dict(zip(names, row, strict=True))))
+        if row[0] * row[1] * row[2] == gpus and legality.legal(case, plan(**dict(zip(names, row, strict=True))))
     ]
     tp, pp, dp, zero = (np.array(column) for column in zip(*rows, strict=True))
     full = plan(tp=tp, pp=pp, dp=dp, zero=zero, recompute="full")
@@ -238,9 +231,7 @@ def least_bytes(model: Model, gpus: int, length: int, batch: int) -> float:
 
 def test_q20_seventy_billion_parameters_on_80_gb() -> None:
     """epfLLM/Megatron-LLM#6, #52: not on 8, at the edge or below on 16, on 32."""
-    eight, sixteen, thirty_two = (
-        memory.verdict(least_bytes(LLAMA_70B, n, 4096, 64), 80e9, BAND) for n in (8, 16, 32)
-    )
+    eight, sixteen, thirty_two = (memory.verdict(least_bytes(LLAMA_70B, n, 4096, 64), 80e9, BAND) for n in (8, 16, 32))
     assert eight == memory.EXCEEDS
     assert sixteen != memory.FITS
     assert thirty_two == memory.FITS
@@ -276,8 +267,7 @@ def test_q26_states_are_never_below_an_equal_share() -> None:
     """deepspeedai/DeepSpeed#6796: an autotuner divided by the shards and again by tensor parallelism."""
     bare = ASSUMPTIONS.model_copy(update={"memory_reserved_bytes": 0.0, "memory_fragmentation": 0.0})
     mix = [
-        np.array(column)
-        for column in zip(*product((1, 2, 8), (1, 2), (1, 2, 8), (1, 4), (0, 1, 2, 3)), strict=True)
+        np.array(column) for column in zip(*product((1, 2, 8), (1, 2), (1, 2, 8), (1, 4), (0, 1, 2, 3)), strict=True)
     ]
     tp, cp, pp, dp, zero = mix
     case = TrainingMemory(LLAMA_3_8B, 8192, 64, bare)
@@ -298,8 +288,7 @@ def test_q27_memory_by_all_experts_and_compute_by_the_active() -> None:
     twice = model.model_copy(update={"experts": 128})
     router = 2 * 32 * 4096 * 64
     assert (
-        architecture.forward_flops_per_token(twice, 4096) - architecture.forward_flops_per_token(model, 4096)
-        == router
+        architecture.forward_flops_per_token(twice, 4096) - architecture.forward_flops_per_token(model, 4096) == router
     )
 
 

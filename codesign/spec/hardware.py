@@ -1,0 +1,149 @@
+"""Hardware as an instance states it: GPUs, servers, NICs, switches, links, storage. Floor 1. SI values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from codesign.spec.stated import (
+    Bytes,
+    BytesPerS,
+    FlopPerS,
+    Name,
+    Seconds,
+    Share,
+    Stated,
+    Usd,
+    Watts,
+    preset,
+    refused,
+    whole,
+)
+from codesign.units import QuantityError, quantity
+
+Precision = Literal["bf16", "fp8"]
+
+
+class Efficiency(Stated):
+    """Shares of the peaks that kernels reach, fitted to measured runs (see `codesign.cost.compute` for the curves).
+
+    Attributes
+    ----------
+    matmul_ceiling, attention_ceiling, memory_ceiling : share of peak FLOP/s, and of memory bandwidth.
+    tokens_half, width_half : tokens and hidden width at which matrices reach half of their ceiling.
+    launch_s : seconds a layer and micro-batch spends on launching kernels.
+    """
+
+    matmul_ceiling: Annotated[Share, Field(gt=0)]
+    attention_ceiling: Annotated[Share, Field(gt=0)]
+    memory_ceiling: Annotated[Share, Field(gt=0)]
+    tokens_half: Annotated[float, Field(ge=0, le=1e9)]
+    width_half: Annotated[float, Field(ge=0, le=1e9)]
+    launch_s: Annotated[Seconds, Field(le=1.0)]
+
+
+class Gpu(Stated):
+    """A GPU. Bandwidths are for one direction; `domain_*` is the NVLink domain as one GPU sees it."""
+
+    name: Name
+    peak_flops: Mapping[Precision, FlopPerS]
+    memory_bytes: Annotated[Bytes, Field(gt=0)]
+    memory_bandwidth_bytes_per_s: BytesPerS
+    domain_bandwidth_bytes_per_s: BytesPerS
+    domain_latency_s: Annotated[Seconds, Field(le=1.0)]
+    tdp_w: Watts | None = None
+    efficiency: Efficiency
+
+    @field_validator("peak_flops")
+    @classmethod
+    def _has_bf16(cls, value: Mapping[str, float]) -> Mapping[str, float]:
+        if "bf16" not in value:
+            raise refused("", "a peak for bf16, in which the attention core and the head run")
+        return dict(value)
+
+
+class Server(Stated):
+    """A server, or a rack that is bought as one: a single NVLink domain with its NICs.
+
+    `price_usd` and `power_w` include the standard NICs; `rails` is the number of rails that the NICs belong to.
+    """
+
+    name: Name
+    gpu: Annotated[Gpu, BeforeValidator(lambda value: preset("gpus", Gpu, value))]
+    gpus: Annotated[int, whole(1, 1024)]
+    nics: Annotated[int, whole(1, 1024)]
+    nic_bandwidth_bytes_per_s: BytesPerS
+    rails: Annotated[int, whole(1, 1024)]
+    power_w: Watts
+    price_usd: Usd | None = None
+    storage_bandwidth_bytes_per_s: BytesPerS
+    host_copy_bandwidth_bytes_per_s: BytesPerS
+
+
+class Nic(Stated):
+    """A network adapter."""
+
+    name: Name
+    bandwidth_bytes_per_s: BytesPerS
+    price_usd: Usd
+    power_w: Watts
+
+
+class Switch(Stated):
+    """A switch of the scale-out network; `ports` has the number of ports at each speed, such as `400Gb/s: 64`."""
+
+    name: Name
+    protocol: Literal["infiniband", "ethernet"]
+    ports: Mapping[str, Annotated[int, whole(1, 65536)]]
+    price_usd: Usd
+    power_w: Watts
+    latency_s: Annotated[Seconds, Field(le=1.0)]
+    in_network_reduction: bool = False
+
+    @field_validator("ports")
+    @classmethod
+    def _speeds(cls, value: Mapping[str, int]) -> Mapping[str, int]:
+        for speed in value:
+            try:
+                quantity(speed, "bandwidth")
+            except QuantityError as problem:
+                raise refused(f"ports at '{speed}'", problem.expected, problem.hint) from None
+        return dict(value)
+
+    def ports_at(self, bandwidth_bytes_per_s: float) -> int:
+        """Ports of that speed; 0 if it has none."""
+        return next((n for speed, n in self.ports.items() if quantity(speed, "bandwidth") == bandwidth_bytes_per_s), 0)
+
+
+class Link(Stated):
+    """A cable with what stands at its ends: two transceivers, or copper."""
+
+    name: Name
+    bandwidth_bytes_per_s: BytesPerS
+    price_usd: Usd
+    power_w: Watts
+
+
+class Storage(Stated):
+    """One unit of a storage product."""
+
+    name: Name
+    capacity_bytes: Annotated[Bytes, Field(gt=0)]
+    read_bytes_per_s: BytesPerS
+    write_bytes_per_s: BytesPerS
+    price_usd: Usd
+    power_w: Watts
+
+
+def _of(section: str, model: type[Stated]) -> Any:
+    return BeforeValidator(lambda value: preset(section, model, value))
+
+
+StatedServer = Annotated[Server, _of("servers", Server)]
+StatedNic = Annotated[Nic, _of("nics", Nic)]
+StatedSwitch = Annotated[Switch, _of("switches", Switch)]
+StatedLink = Annotated[Link, _of("links", Link)]
+StatedStorage = Annotated[Storage, _of("storage", Storage)]
+"""A record in full, the name of one in the catalogue, or `{preset: name, ...}` with some fields replaced."""
