@@ -53,7 +53,7 @@ UNITS: Mapping[str, Mapping[str, Decimal]] = {
     "count": {"": Decimal(1), **{unit: Decimal(10) ** power for unit, power in _LARGE.items()}},
     "share": {"": Decimal(1), "%": Decimal("0.01")},
 }
-"""Unit -> SI value of one, by dimension. Money and energy prices take a `$` in front; a bare number of dollars is one."""
+"""Unit -> SI value of one, by dimension. Money and energy prices take a `$` in front."""
 
 EXAMPLES: Mapping[str, str] = {
     "size": "80GB, 80GiB or 2TB",

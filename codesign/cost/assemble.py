@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from codesign.cost.market import Line, Market
+from codesign.cost.market import Line, Market, ServerOption
 from codesign.cost.memory import TrainingMemory
 from codesign.cost.space import DesignSpace, design_space
 from codesign.cost.step import Step
@@ -22,12 +22,11 @@ from codesign.design import DIMENSIONS, Design, Placement, Plan, Purchase
 from codesign.expr import Columns, Monomial, Scale, Space, Sum, Table, Term, evaluate
 from codesign.expr.term import largest, total
 from codesign.spec.instance import Instance
-from codesign.spec.limits import Limits
 
 Floats = npt.NDArray[np.float64]
 
 MEMORY_STAGES = (0, 1, -1)
-"""Stages among which the fullest is: in the middle all hold the same layers and the first of them most micro-batches."""
+"""Stages among which the fullest is: those in the middle hold equal layers, the first of them most micro-batches."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +41,11 @@ class Limit:
 
 
 class CostModel:
-    """All terms of one instance.
+    """All terms of one instance."""
 
-    Parameters
-    ----------
-    instance : what the user states.
-    limits : other limits in place of the instance's own (the conflict analysis drops some).
-    """
-
-    def __init__(self, instance: Instance, limits: Limits | None = None) -> None:
+    def __init__(self, instance: Instance) -> None:
         self.instance = instance
-        self.market = Market(instance, limits)
+        self.market = Market(instance)
         self.design_space: DesignSpace = design_space(instance, self.market)
         self.space: Space = self.design_space.space
         self.workload = self.design_space.workload
@@ -164,6 +157,13 @@ class CostModel:
             "W",
         )
 
+    @cached_property
+    def gpus(self) -> Monomial:
+        """GPUs of the servers, working or idle."""
+        each = self.tables.of_server("GPUs of a server", (), _gpus)
+        servers = self.tables.of_plan("servers", ("servers",), _same)
+        return Monomial("GPUs", 1.0, (each, servers), "GPUs")
+
     def _times(self, name: str, costs: Sum, scale: float, term: Term) -> list[Term]:
         """(scale x costs) x term, term by term: a product of sums of monomials is a sum of products."""
         return [
@@ -207,12 +207,18 @@ class CostModel:
             "time_to_train": lambda: self.time_to_train,
             "total_cost": lambda: self.total_cost,
             "tokens_per_usd": lambda: self.usd_per_token,
+            # Least use of a limit, which only the analysis of conflicts asks for.
+            "capex": lambda: self.capex,
+            "power": lambda: self.power,
+            "gpus": lambda: self.gpus,
         }[self.instance.objective]()
 
     @cached_property
     def fixed_cost(self) -> Term:
         """The part of the objective that does not grow with the step time; the rest is proportional to it."""
-        return self.capex if self.instance.objective == "total_cost" else Sum("nothing", ())
+        fixed = {"total_cost": "capex", "capex": "capex", "power": "power", "gpus": "gpus"}
+        name = fixed.get(self.instance.objective)
+        return Sum("nothing", ()) if name is None else getattr(self, name)
 
     def to_user(self, value: float) -> float:
         """The objective as the user named it, from the minimised value."""
@@ -231,6 +237,9 @@ class CostModel:
             "tokens_per_s": "tokens/s",
             "total_cost": "USD",
             "tokens_per_usd": "tokens/USD",
+            "capex": "USD",
+            "power": "W",
+            "gpus": "GPUs",
         }[self.instance.objective]
 
     # -- limits
@@ -238,7 +247,7 @@ class CostModel:
     @cached_property
     def limits(self) -> tuple[Limit, ...]:
         """The stated limits, each with its term."""
-        stated = self.market.limits
+        stated = self.instance.limits
         found = []
         if stated.capex_usd is not None:
             found.append(Limit("capex", self.capex, stated.capex_usd, "USD", "limits.capex"))
@@ -287,6 +296,14 @@ class CostModel:
     def value(self, term: Term, columns: Columns) -> Floats:
         """A term for each row."""
         return evaluate(term, columns)
+
+
+def _gpus(option: ServerOption) -> int:
+    return option.server.gpus
+
+
+def _same(values: Any) -> Any:
+    return values
 
 
 def _by_name(factor: Any) -> Any:

@@ -1,13 +1,13 @@
-"""Chains of dependent operations in a pipeline, each a lower bound of the step. Floor 3. In: layers, p, v, m. Out: counts.
+"""Chains of dependent operations in a pipeline, lower bounds of the step. Floor 3. In: layers, p, v, m. Out: counts.
 
 A chain is counted in layers (forward and backward), passes of head and embedding, and stage transfers: coefficients of
-the durations, all non-negative, that depend on the shape of the pipeline only. Whatever the durations are, no schedule of
-the modelled kind (1F1B; interleaved 1F1B) ends before its longest chain.
+the durations, all non-negative, that depend on the shape of the pipeline only. Whatever the durations are, no schedule
+of the modelled kind (1F1B; interleaved 1F1B) ends before its longest chain.
 
 - *last stage*: the first micro-batch fills the pipeline (the first chunk of every earlier stage), the last stage works
   through all its micro-batches, the last gradient drains.
-- *round trips* (v = 1): under 1F1B the first stage starts micro-batch k + p only after the backward of k has come back, so
-  every p-th micro-batch makes a whole round trip, with its transfers and the head; the last group ends as above.
+- *round trips* (v = 1): under 1F1B the first stage starts micro-batch k + p only after the backward of k has come back,
+  so every p-th micro-batch makes a whole round trip, with its transfers and the head; the last group ends as above.
 - *middle stage*: where embedding and head count as layers, the end stages are lighter: the last full stage before
   them works through its micro-batches, between fill and drain.
 
@@ -57,8 +57,8 @@ def coefficient(layers: int, p: Any, v: Any, m: Any, name: str, part: str) -> Fl
 
     Parameters
     ----------
-    layers : of the model. p, v, m : stages, virtual stages, micro-batches, integer arrays of one shape. Where the layers
-        have no legal split the count has no meaning (but is finite).
+    layers : of the model. p, v, m : stages, virtual stages, micro-batches, integer arrays of one shape. Where the
+        layers have no legal split the count has no meaning (but is finite).
     name, part : of `NAMES` and `PARTS`.
     """
     p, v, m = np.broadcast_arrays(np.asarray(p), np.asarray(v), np.asarray(m))
@@ -68,7 +68,7 @@ def coefficient(layers: int, p: Any, v: Any, m: Any, name: str, part: str) -> Fl
         found = _round_trips(layers, p, v, m, part)
     else:
         found = _middle_stage(layers, p, v, m, part)
-    return np.maximum(found, 0.0)
+    return np.asarray(np.maximum(found, 0.0), dtype=np.float64)
 
 
 def beyond_window(layers: int, p: Any, v: Any, m: Any, name: str, part: str, window: float) -> Floats:

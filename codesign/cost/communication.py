@@ -1,7 +1,7 @@
 """Communication terms: gathers, rings and stage transfers over the tiers. Floor 3. In: tables. Out: terms in seconds.
 
-The formulas are those of `collectives`, written here as monomials: message bytes x share of a tier x seconds a byte, and
-messages x latency, one pair a tier.
+The formulas are those of `collectives`, written here as monomials: message bytes x share of a tier x seconds a byte,
+and messages x latency, one pair a tier.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Communication:
 
     @cached_property
     def ring(self) -> tuple[Sum, ...]:
-        """`collectives.ring_s` of keys and values, were each tier in turn the slowest; their maximum is the ring's time."""
+        """`collectives.ring_s` of keys and values, were each tier the slowest; their maximum is the ring's time."""
         share = self._tables.of_plan("b/(c t)", ("tp", "cp", "micro_batch"), lambda t, c, b: b / (c * t))
         message = Monomial("keys and values", ring_message_bytes(self._tables.workload), (share,), "byte")
         hops = self._tables.of_layout("ring hops", ("cp",), ring_hops)

@@ -28,7 +28,7 @@ from codesign.cost import architecture
 
 if TYPE_CHECKING:
     from codesign.cost.architecture import FloatArray, Kind, Projection
-    from codesign.spec.hardware import Gpu
+    from codesign.spec.hardware import Gpu, Precision
     from codesign.spec.limits import Assumptions
     from codesign.spec.workload import Model
 
@@ -99,7 +99,7 @@ def layer_forward(
     tp: npt.ArrayLike,
     cp: npt.ArrayLike,
     gpu: Gpu,
-    precision: str,
+    precision: Precision,
     *,
     kind: Kind = "dense",
     ep: npt.ArrayLike = 1,
@@ -266,7 +266,7 @@ def _roofline(flops: FloatArray, moved_bytes: FloatArray, rate: FloatArray, gpu:
 
 
 def _matmul_s(
-    matrix: Projection, tokens: FloatArray, width: FloatArray, tp: FloatArray, gpu: Gpu, precision: str
+    matrix: Projection, tokens: FloatArray, width: FloatArray, tp: FloatArray, gpu: Gpu, precision: Precision
 ) -> FloatArray:
     inputs, outputs = matrix.local_inputs(tp), matrix.local_outputs(tp)
     rows = tokens / tp if matrix.cut == "none" else tokens
@@ -283,7 +283,7 @@ def _experts_s(
     ep: npt.ArrayLike,
     imbalance: float,
     gpu: Gpu,
-    precision: str,
+    precision: Precision,
 ) -> FloatArray:
     """Grouped multiplications of the E / ep experts of a rank, over its b s k / (cp tp) routed tokens."""
     ep = np.asarray(ep, dtype=np.float64)

@@ -20,7 +20,6 @@ from codesign.errors import SpecError
 from codesign.expr import Decision, Relation, Space
 from codesign.spec.hardware import Link, Nic, Server, Storage, Switch
 from codesign.spec.instance import Instance
-from codesign.spec.limits import Limits
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -83,9 +82,9 @@ class Counted:
 class Market:
     """The options of an instance under its limits."""
 
-    def __init__(self, instance: Instance, limits: Limits | None = None) -> None:
+    def __init__(self, instance: Instance) -> None:
         self.instance = instance
-        self.limits = limits if limits is not None else instance.limits
+        self.limits = instance.limits
         self.assumptions = instance.assumptions
         self.servers = tuple(self._server_options())
         self.networks = tuple(self._network_options())
@@ -382,7 +381,7 @@ class Market:
     def overhead(
         self, option: ServerOption, storage: StorageOption, servers: npt.ArrayLike, interval_s: npt.ArrayLike
     ) -> Floats:
-        """Wall-clock seconds a second of work. Exactly 1 where the instance has no storage: failures are left out then."""
+        """Wall-clock seconds a second of work. Exactly 1 where the instance has no storage: without failures then."""
         if storage.product is None:
             return np.ones(np.broadcast_shapes(np.shape(servers), np.shape(interval_s)))
         gpus = np.asarray(servers, dtype=np.float64) * option.server.gpus

@@ -35,7 +35,7 @@ MOST_MICRO_BATCH = 16
 
 
 def layouts(degree: int, domain: int, leaf: int) -> list[Layout]:
-    """All ways to spread a degree over the tiers, at most `domain` and `leaf` in the inner two; the most local first."""
+    """All ways to spread a degree over the tiers, at most `domain` and `leaf` in the inner two; most local first."""
     found = []
     for inner in reversed(legality.divisors(degree)):
         if inner <= domain:

@@ -12,6 +12,7 @@ the chains, so that every term stays non-negative.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,8 @@ from codesign.expr.term import largest, total
 
 GATHERS_A_PASS = 4.0
 """All-gathers and reduce-scatters of a layer in one pass: two each, around attention and around the feed-forward
-(Korthikanti et al. 2022, section 4.2.2); the backward has as many, its further gather hides under the weight gradient."""
+(Korthikanti et al. 2022, section 4.2.2). The backward has as many; its further gather hides under the weight gradient.
+"""
 
 RING_BACKWARD_TO_FORWARD = 2.0
 """The ring passes keys and values and their gradients in the backward: twice the bytes of the forward."""
@@ -157,33 +159,33 @@ class Step:
         """Forward and backward of output matrix and loss for one micro-batch."""
         w, multiple = self._tables.workload, self._memory.vocabulary_multiple
         scope = ("tp", "cp", "micro_batch")
-        forward = lambda o, t, c, b: (
-            compute.head_forward(  # noqa: E731
-                w.model, w.sequence_length, b, t, c, o.server.gpu, multiple
-            ).total_s
-        )
-        backward = lambda o, t, c, b: (
-            compute.head_backward(  # noqa: E731
-                w.model, w.sequence_length, b, t, c, o.server.gpu, multiple
-            ).total_s
-        )
+
+        def forward(option: Any, tp: Any, cp: Any, micro_batch: Any) -> Any:
+            gpu = option.server.gpu
+            return compute.head_forward(w.model, w.sequence_length, micro_batch, tp, cp, gpu, multiple).total_s
+
+        def backward(option: Any, tp: Any, cp: Any, micro_batch: Any) -> Any:
+            gpu = option.server.gpu
+            return compute.head_backward(w.model, w.sequence_length, micro_batch, tp, cp, gpu, multiple).total_s
+
         return self._end("head, forward", scope, forward), self._end("head, backward", scope, backward)
 
     @cached_property
     def embedding(self) -> tuple[Monomial, Monomial]:
         """Forward and backward of the embedding for one micro-batch."""
         w = self._tables.workload
-        forward = lambda o, c, b: compute.embedding_forward(  # noqa: E731
-            w.model, w.sequence_length, b, c, o.server.gpu
-        )
-        return (
-            self._end("embedding, forward", ("cp", "micro_batch"), lambda o, c, b: forward(o, c, b).total_s),
-            self._end(
-                "embedding, backward",
-                ("cp", "micro_batch"),
-                lambda o, c, b: compute.embedding_backward(forward(o, c, b)).total_s,
-            ),
-        )
+        scope = ("cp", "micro_batch")
+
+        def passing(option: Any, cp: Any, micro_batch: Any) -> compute.LayerSeconds:
+            return compute.embedding_forward(w.model, w.sequence_length, micro_batch, cp, option.server.gpu)
+
+        def forward(option: Any, cp: Any, micro_batch: Any) -> Any:
+            return passing(option, cp, micro_batch).total_s
+
+        def backward(option: Any, cp: Any, micro_batch: Any) -> Any:
+            return compute.embedding_backward(passing(option, cp, micro_batch)).total_s
+
+        return self._end("embedding, forward", scope, forward), self._end("embedding, backward", scope, backward)
 
     # -- the pipeline
 

@@ -42,7 +42,7 @@ class Tables:
         return Table(name, ("server", *scope), np.stack(slices), unit)
 
     def of_schedule(self, name: str, value: Formula, unit: str = "") -> Table:
-        """Table over the shape of the pipeline; `value(pp, virtual_stages, micro_batches)`, whole arrays of one shape."""
+        """Table over the shape of the pipeline; `value(pp, virtual_stages, micro_batches)`, arrays of one shape."""
         batch = self.workload.global_batch
 
         def filled(p: Any, v: Any, d: Any, b: Any) -> Any:

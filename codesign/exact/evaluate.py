@@ -1,4 +1,4 @@
-"""Design -> Evaluation: the exact model. Floor 4. In: an instance and an explicit design. Out: every figure, every fault.
+"""Design -> Evaluation: the exact model. Floor 4. In: an instance and an explicit design. Out: all figures and faults.
 
 It starts from the design alone. The groups of ranks are read off the explicit rank map, the pipeline is played event by
 event with embedding and head where they are, memory is taken on every stage, and each limit is checked again. The
@@ -116,8 +116,9 @@ class Judge:
         total_usd = None
         if train_s is not None:
             total_usd = capex_usd + self.instance.assumptions.electricity_usd_per_joule * power_w * train_s
-        minimised = self._minimised(step_time_s, overhead, train_s, capex_usd, power_w, total_usd)
-        limits = self._limits(capex_usd, power_w, train_s, purchase.servers * option.server.gpus)
+        gpus = purchase.servers * option.server.gpus
+        minimised = self._minimised(step_time_s, overhead, train_s, capex_usd, power_w, total_usd, gpus)
+        limits = self._limits(capex_usd, power_w, train_s, gpus)
         faults = [
             f"{check.name}: {check.value:.6g} {check.unit} is over the limit of {check.most:.6g} {check.unit}"
             for check in limits
@@ -170,7 +171,7 @@ class Judge:
     def _placement_faults(self, design: Design, option: ServerOption, network: NetworkOption) -> list[str]:
         plan, placement, purchase, server = design.plan, design.placement, design.purchase, option.server
         faults = [
-            f"placement: the layout of {d} multiplies out to {placement.layout(d).degree}, its degree is {plan.degree(d)}"
+            f"placement: the layout of {d} gives {placement.layout(d).degree} ranks, its degree is {plan.degree(d)}"
             for d in DIMENSIONS
             if placement.layout(d).degree != plan.degree(d)
         ]
@@ -288,13 +289,19 @@ class Judge:
         capex_usd: float,
         power_w: float,
         total_usd: float | None,
+        gpus: int,
     ) -> float:
-        objective, constants = self.instance.objective, self.instance.assumptions
+        constants = self.instance.assumptions
+        objective: str = self.instance.objective  # or one of the quantities that the analysis of conflicts minimises
         if objective in ("step_time", "tokens_per_s"):
             return step_s
         if objective == "tokens_per_usd":
             usd_per_s = capex_usd / constants.depreciation_s + power_w * constants.electricity_usd_per_joule
             return usd_per_s * overhead * step_s / (self.workload.global_batch * self.workload.sequence_length)
+        if objective == "gpus":
+            return float(gpus)
+        if objective in ("capex", "power"):
+            return capex_usd if objective == "capex" else power_w
         value = train_s if objective == "time_to_train" else total_usd
         assert value is not None  # the instance was refused without tokens
         return value

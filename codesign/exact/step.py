@@ -1,4 +1,4 @@
-"""Seconds of one training step of an explicit design. Floor 4. In: plan, rank map, server, network. Out: seconds by cause.
+"""Seconds of one step of an explicit design. Floor 4. In: plan, rank map, server, network. Out: seconds by cause.
 
 Layer times come from `codesign.cost`; the groups' spans from the rank map; the pipeline is played event by event, each
 stage with its own layers, the first with the embedding, the last with the head. Before it, every stage gathers what

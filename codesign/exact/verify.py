@@ -1,4 +1,4 @@
-"""Solution file -> differences: everything in it that can be computed again is, from the file alone. Floor 4; no solver.
+"""Solution file -> differences: all that can be computed again is, from the file alone. Floor 4; no solver.
 
 The instance in the file is read anew and the design in it judged anew; the document that they should give is then
 compared with the file, value by value, and the tables beside it row by row. What only a solve can find (the bound, the

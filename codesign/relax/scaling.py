@@ -1,9 +1,9 @@
 """Reals -> integers for CP-SAT, always in the weak direction. Floor 4. In: rows of floats. Out: rows of integers.
 
 A continuous variable becomes an integer number of units; a design takes the *ceiling* of its exact value. A row
-`sum(c x) >= L` is multiplied by a factor as large as 2^60 allows, its coefficients are rounded to nearest, and its right
-side is lowered by all that rounding can have added. So every design that satisfies the row of floats satisfies the row
-of integers: a cut can only get weaker.
+`sum(c x) >= L` is multiplied by a factor as large as 2^60 allows, its coefficients are rounded to nearest, and its
+right side is lowered by all that rounding can have added. So every design that satisfies the row of floats satisfies
+the row of integers: a cut can only get weaker.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def plain(text: str) -> str:
 
 
 def bar(share: float, width: int) -> str:
-    """A bar of `share` (0 to 1) of so many columns, in eighths of a column; something is shown for any share above 0."""
+    """A bar of `share` (0 to 1) of so many columns, in eighths of one; something is shown for any share above 0."""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
     if share > 0 and eighths == 0:
         eighths = 1

@@ -163,7 +163,7 @@ class Candidates:
             lambda relation: join(relation, design_space.schedules, space),
             lambda relation: join(relation, design_space.options, space),
             lambda relation: join(relation, self._blocks, space),
-            *(lambda relation, i=i: self._placed(relation, i) for i in range(len(DIMENSIONS))),  # type: ignore[misc]
+            *(lambda relation, i=i: self._placed(relation, i) for i in range(len(DIMENSIONS))),
         ]
 
     def _placed(self, relation: Relation, index: int) -> Relation:

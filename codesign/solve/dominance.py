@@ -1,8 +1,8 @@
 """Purchases that another one beats in every respect. Floor 5. In: relations of the market. Out: what is left of them.
 
-Every objective and limit grows with price, power, the rates of the network's tiers, and the overhead of storage; nothing
-else of a network or a storage product enters the model, relaxed or exact. So an option that is nowhere smaller than
-another, for the same servers under the same leaf groups, is in no design that is better.
+Every objective and limit grows with price, power, the rates of the network's tiers, and the overhead of storage;
+nothing else of a network or a storage product enters the model, relaxed or exact. So an option that is nowhere smaller
+than another, for the same servers under the same leaf groups, is in no design that is better.
 """
 
 from __future__ import annotations
@@ -52,4 +52,4 @@ def _pareto(values: Floats) -> npt.NDArray[np.bool_]:
     below = np.all(values[:, None, :] <= values[None, :, :], axis=2)
     equal = below & below.T
     earlier = np.tri(len(values), k=-1, dtype=bool).T
-    return ~np.any((below & ~equal) | (equal & earlier), axis=0)
+    return np.asarray(~np.any((below & ~equal) | (equal & earlier), axis=0), dtype=np.bool_)

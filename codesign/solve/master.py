@@ -1,7 +1,7 @@
 """The master problem: plan and placement, hardware, storage as one-hot choices, with linearised costs. Floor 5.
 
-In: the clusters that are left, and a floor for each plan and placement (from arithmetic bounds and Benders cuts). Out: a
-bound on every design of the clusters, and the choice that attains it.
+In: the clusters that are left, and a floor for each plan and placement (from arithmetic bounds and Benders cuts). Out:
+a bound on every design of the clusters, and the choice that attains it.
 """
 
 from __future__ import annotations

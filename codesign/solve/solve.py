@@ -27,6 +27,7 @@ from codesign.expr import Relation
 from codesign.expr.relation import semijoin
 from codesign.relax.outcome import Outcome
 from codesign.solve.candidates import Candidates, Stopped
+from codesign.solve.conflict import Undecided, conflict
 from codesign.solve.limits import Limits
 from codesign.solve.master import Master
 from codesign.solve.progress import Cancel, Listener, Progress
@@ -44,8 +45,8 @@ CLOSED_A_ROUND = 24
 POLISHED = 256
 """When no more than this many plans could still be better, they are all closed: the optimum, not only the gap."""
 FEW_IN_MASTER, MOST_IN_MASTER = 1500, 20000
-"""Tuples of plan and placement that a master takes, lowest floors first: the most if that many floors lie below the asked
-bound, else the few. The others are bounded by their floors alone."""
+"""Tuples of plan and placement that a master takes, lowest floors first: the most if that many floors lie below the
+asked bound, else the few. The others are bounded by their floors alone."""
 
 ROWS_A_CHUNK = 2048
 """Plans whose purchases are listed at once."""
@@ -146,23 +147,33 @@ class _Run:
     # -- phases
 
     def solution(self) -> Solution:
-        self.tell("searching")
-        if not (len(self.candidates.hardware) and len(self.candidates.storage)):
-            return self.infeasible()
         try:
-            self.search()
-            plans, floors = self.exclude()
-            if not len(plans):
-                return self.infeasible()
-            plans, floors = self.close(plans, floors, CLOSED_A_ROUND)
+            plans, floors = self.open_plans()
             if self.incumbent is None:
-                plans, floors = self.close(plans, floors, len(plans))
-                if self.incumbent is None:
-                    return self.infeasible()
+                return self.infeasible()
             self.certify(plans, floors)
         except Stopped:
             pass
         return self.finish()
+
+    def feasible(self) -> bool:
+        """Whether there is a design; raises `Stopped` if the time runs out before that is known."""
+        self.open_plans(first_only=True)
+        return self.incumbent is not None
+
+    def open_plans(self, first_only: bool = False) -> tuple[Relation, Floats]:
+        """Plans that could still be better than the incumbent; no incumbent after this: no design at all."""
+        self.tell("searching")
+        if not (len(self.candidates.hardware) and len(self.candidates.storage)):
+            return self.candidates.hardware, np.zeros(0)
+        self.search()
+        if first_only and self.incumbent is not None:
+            return self.candidates.hardware, np.zeros(0)
+        plans, floors = self.exclude()
+        plans, floors = self.close(plans, floors, CLOSED_A_ROUND)
+        if self.incumbent is None:
+            plans, floors = self.close(plans, floors, len(plans))
+        return plans, floors
 
     def search(self) -> None:
         """A first incumbent."""
@@ -453,7 +464,31 @@ class _Run:
 
     def infeasible(self) -> Solution:
         """No design keeps all limits: say which limits exclude each other."""
-        from codesign.solve.conflict import conflict
-
         self.tell("conflict")
-        return Solution("infeasible", self.instance, self.model.unit, conflict=conflict(self.instance, self.limits))
+
+        def feasible(instance: Instance) -> bool:
+            try:
+                return _Run(instance, self.remaining(), None, self._cancel).feasible()
+            except Stopped:
+                raise Undecided from None
+
+        def best(instance: Instance) -> Solution:
+            return _Run(instance, self.remaining(), None, self._cancel).answered()
+
+        found, smallest = conflict(self.instance, feasible, best)
+        notes = () if smallest else ("the time ran out: the conflict is one, but may not be a smallest one",)
+        return Solution("infeasible", self.instance, self.model.unit, conflict=found, notes=notes)
+
+    def answered(self) -> Solution:
+        """As `solution`, without looking into why nothing fits."""
+        try:
+            plans, floors = self.open_plans()
+            if self.incumbent is not None:
+                self.certify(plans, floors)
+        except Stopped:
+            pass
+        return self.finish()
+
+    def remaining(self) -> Limits:
+        """The limits of this solve with the time that is left of it."""
+        return replace(self.limits, time_s=self.left_s())

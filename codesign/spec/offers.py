@@ -42,6 +42,11 @@ def _offered(model: type[Stated], values: dict[str, Any]) -> Stated:
     return model.model_validate(values)
 
 
+def all_switches() -> tuple[Switch, ...]:
+    """The switches of the catalogue."""
+    return _all("switches", Switch)
+
+
 class Fabrics(Stated):
     """Networks to choose from."""
 
