@@ -29,6 +29,20 @@ MEMORY_STAGES = (0, 1, -1)
 """Stages among which the fullest is: those in the middle hold equal layers, the first of them most micro-batches."""
 
 
+MINIMISED = {
+    "step_time": "step",
+    "tokens_per_s": "step",
+    "time_to_train": "time_to_train",
+    "total_cost": "total_cost",
+    "tokens_per_usd": "usd_per_token",
+    # least use of a limit, which only the analysis of conflicts asks for
+    "capex": "capex",
+    "power": "power",
+    "gpus": "gpus",
+}
+"""Objective -> the attribute of `CostModel` that is minimised for it."""
+
+
 @dataclass(frozen=True)
 class Limit:
     """A limit that a design must keep: `term <= most`. `path` is where the instance states it."""
@@ -201,17 +215,8 @@ class CostModel:
     @cached_property
     def objective(self) -> Term:
         """What is minimised. Rates (tokens/s, tokens/USD) are maximised by minimising their inverse: `to_user`."""
-        return {
-            "step_time": lambda: self.step,
-            "tokens_per_s": lambda: self.step,
-            "time_to_train": lambda: self.time_to_train,
-            "total_cost": lambda: self.total_cost,
-            "tokens_per_usd": lambda: self.usd_per_token,
-            # Least use of a limit, which only the analysis of conflicts asks for.
-            "capex": lambda: self.capex,
-            "power": lambda: self.power,
-            "gpus": lambda: self.gpus,
-        }[self.instance.objective]()
+        term: Term = getattr(self, MINIMISED[self.instance.objective])
+        return term
 
     @cached_property
     def fixed_cost(self) -> Term:

@@ -51,6 +51,8 @@ asked bound, else the few. The others are bounded by their floors alone."""
 ROWS_A_CHUNK = 2048
 """Plans whose purchases are listed at once."""
 
+SUMMED = 1e-9
+"""Relative distance by which one sum of doubles, added up in another order, may come out higher."""
 TRUST = 1e-5
 """Relative distance by which a proven bound may exceed a verified design before it is a fault: the rounding of rows."""
 AGREE = 1e-4
@@ -140,6 +142,11 @@ class _Run:
         return np.inf if self.incumbent is None else self.incumbent.value
 
     @property
+    def cutoff(self) -> float:
+        """Floors up to this are kept; the plan of the incumbent itself is among them, whatever the order of sums."""
+        return min(self.best * (1.0 + SUMMED), float(np.finfo(np.float64).max))
+
+    @property
     def target(self) -> float:
         """The bound that would satisfy the asked gap."""
         return self.best * (1.0 - self.limits.gap)
@@ -194,7 +201,7 @@ class _Run:
     def exclude(self) -> tuple[Relation, Floats]:
         """Plans and placements that could still be better than the incumbent."""
         self.tell("excluding")
-        plans, floors = self.candidates.below(self.best if self.incumbent else np.finfo(float).max)
+        plans, floors = self.candidates.below(self.cutoff)
         plans, floors = self._with_purchases(plans, floors)
         order = np.argsort(floors, kind="stable")
         if len(order):
@@ -209,7 +216,7 @@ class _Run:
                 raise Stopped
             part = np.arange(start, min(start + ROWS_A_CHUNK, len(plans)), dtype=np.intp)
             floors[part] = np.maximum(floors[part], self.subproblem.floors(plans.where(part)))
-        keep = floors <= min(self.best, np.finfo(float).max)
+        keep = floors <= self.cutoff
         return plans.where(keep), floors[keep]
 
     def raise_bound(self, bound: float) -> None:
@@ -354,7 +361,7 @@ class _Run:
         learnt = floors[order].copy()
         taken = min(len(kept_floors), len(learnt))
         learnt[:taken] = np.maximum(learnt[:taken], kept_floors[:taken])
-        keep = learnt <= self.best
+        keep = learnt <= self.cutoff
         return plans.where(order).where(keep), learnt[keep]
 
     def _settle(self, rest: float) -> None:

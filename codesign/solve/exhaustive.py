@@ -1,0 +1,88 @@
+"""Every design of a space, judged one by one by the exact model. Floor 5. For small spaces: the truth to test against.
+
+Shares with the loop only the space and the exact model: no bound, no dominance, no relaxation, no solver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from codesign.cost.assemble import CostModel
+from codesign.design import DIMENSIONS, Design
+from codesign.design.evaluation import Evaluation
+from codesign.exact.evaluate import Judge
+from codesign.expr import Relation, join
+from codesign.spec.instance import Instance
+
+
+@dataclass(frozen=True)
+class Enumeration:
+    """The best of all designs (None if none keeps every rule and limit), and how many were judged."""
+
+    design: Design | None
+    evaluation: Evaluation | None
+    designs: int
+    feasible: int
+
+
+class TooMany(ValueError):
+    """The space has more designs than were asked for."""
+
+
+def enumerate_all(instance: Instance, most: int = 100_000) -> Enumeration:
+    """Judge every design.
+
+    Raises
+    ------
+    TooMany
+        If there are more than `most` designs.
+    """
+    model, judge = CostModel(instance), Judge(instance)
+    best: tuple[Design | None, Evaluation | None] = (None, None)
+    designs = feasible = 0
+    for relation in designs_of(model):
+        designs += len(relation)
+        if designs > most:
+            raise TooMany(f"more than {most} designs")
+        for row in range(len(relation)):
+            design = model.decode(relation.columns, row)
+            evaluation = judge.evaluate(design)
+            if not evaluation.feasible:
+                continue
+            feasible += 1
+            if best[1] is None or evaluation.minimised < best[1].minimised:
+                best = (design, evaluation)
+    return Enumeration(*best, designs, feasible)
+
+
+def designs_of(model: CostModel) -> Iterator[Relation]:
+    """All designs of a space, one relation for each degrees, server, number of servers and leaf block."""
+    space, found = model.space, model.design_space
+    plans = join(join(found.degrees, found.schedules, space), found.options, space)
+    hardware = join(found.hardware, found.storage, space)
+    keys = ("server", "servers")
+    for group in _groups(plans, (*DIMENSIONS, "used", *keys)):
+        first = {name: int(column[0]) for name, column in group.columns.items()}
+        here = np.logical_and.reduce([hardware.columns[name] == first[name] for name in keys])
+        for purchases in _groups(hardware.where(here), ("leaf_block",)):
+            leaf = int(purchases.values(space, "leaf_block")[0])
+            servers = int(space["servers"].values[first["servers"]])
+            degrees = {d: int(space[d].values[first[d]]) for d in DIMENSIONS}
+            used = int(space["used"].values[first["used"]])
+            placed = found.placements(degrees, used, leaf, servers // leaf)
+            if len(placed):
+                yield join(join(group, purchases, space), placed, space)
+
+
+def _groups(relation: Relation, names: tuple[str, ...]) -> Iterator[Relation]:
+    """The rows of a relation, apart by their values of some decisions."""
+    if not len(relation):
+        return
+    table = np.stack([relation.columns[name] for name in names], axis=1)
+    _, number = np.unique(table, axis=0, return_inverse=True)
+    order = np.argsort(number.reshape(-1), kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(number.reshape(-1)[order])) + 1):
+        yield relation.where(rows)
