@@ -1,11 +1,6 @@
-"""Designs a second through the whole step-time expression, on one core."""
+"""Designs a second through the whole step-time expression, on one core (numpy looks up and multiplies on one)."""
 
 from __future__ import annotations
-
-import os
-
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[name] = "1"  # before numpy is imported: one core
 
 import sys
 import time

@@ -14,13 +14,10 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
-
 from codesign import Limits, read, solve
 from codesign.cost.assemble import CostModel
-from codesign.design import DIMENSIONS
 from codesign.expr import evaluate
-from codesign.solve.exhaustive import designs_of
+from codesign.solve.exhaustive import designs_of, number_of_designs
 
 INSTANCES = Path(__file__).parents[1] / "instances" / "reference"
 GAP, TIME_S, FIRST_S, MEMORY_BYTES = 1e-3, 20.0, 3.0, 1.5e9
@@ -36,7 +33,7 @@ def measure(file: Path) -> dict[str, object]:
     certificate = solution.certificate
     assert certificate is not None, solution.status
     model = CostModel(solution.instance)
-    designs = size(model)
+    designs = number_of_designs(model)
     rate, whole = bulk_rate(model, designs)
     return {
         "status": solution.status,
@@ -49,48 +46,6 @@ def measure(file: Path) -> dict[str, object]:
         "exhaustive_s": designs / rate,
         "whole": whole,
     }
-
-
-def size(model: CostModel) -> int:
-    """Number of designs, counted without listing them."""
-    space, found = model.space, model.design_space
-    schedules = _counts(found.schedules.columns, ("pp", "dp"))
-    options = _counts(found.options.columns, ("pp",))
-    storage = _counts(found.storage.columns, ("server", "servers"))
-    hardware = _counts(found.hardware.columns, ("server", "servers", "leaf_block"))
-    blocks: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for (server, servers, leaf), count in hardware.items():
-        blocks.setdefault((server, servers), []).append((leaf, count))
-    placements: dict[tuple[int, ...], int] = {}
-    total = 0
-    columns = found.degrees.columns
-    names = (*DIMENSIONS, "used", "server", "servers")
-    for row in zip(*(columns[name].tolist() for name in names), strict=True):
-        *degrees, used, server, servers = row
-        _, _, pp, dp = degrees
-        plans = schedules.get((pp, dp), 0) * options.get((pp,), 0) * storage.get((server, servers), 0)
-        if not plans:
-            continue
-        for leaf, networks in blocks.get((server, servers), ()):
-            key = (*degrees, used, leaf, servers)
-            if key not in placements:
-                block = int(space["leaf_block"].values[leaf])
-                placements[key] = len(
-                    found.placements(
-                        {d: space[d].values[code] for d, code in zip(DIMENSIONS, degrees, strict=True)},
-                        int(space["used"].values[used]),
-                        block,
-                        int(space["servers"].values[servers]) // block,
-                    )
-                )
-            total += plans * networks * placements[key]
-    return total
-
-
-def _counts(columns: object, names: tuple[str, ...]) -> dict[tuple[int, ...], int]:
-    table = np.stack([columns[name] for name in names], axis=1)  # type: ignore[index]
-    rows, counts = np.unique(table, axis=0, return_counts=True)
-    return {tuple(row): int(count) for row, count in zip(rows.tolist(), counts, strict=True)}
 
 
 def bulk_rate(model: CostModel, designs: int) -> tuple[float, bool]:

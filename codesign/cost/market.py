@@ -42,11 +42,12 @@ class Line:
 
 @dataclass(frozen=True)
 class ServerOption:
-    """A server type: how many are owned, and the most that a design may use."""
+    """A server type: how many are owned, whether more can be bought, and the most that limits leave room for."""
 
     server: Server
     owned: int
     most: int
+    offered: bool = True
 
 
 @dataclass(frozen=True)
@@ -107,16 +108,20 @@ class Market:
                 most = min(most, count + int(limits.capex_usd // server.price_usd))
             if limits.power_w is not None and server.power_w:
                 most = min(most, int(limits.power_w // (server.power_w * self.assumptions.pue)))
-            yield ServerOption(server, count, most)
+            yield ServerOption(server, count, most, name in offered)
 
     def _network_options(self) -> Iterable[NetworkOption]:
         yield NetworkOption(NO_NETWORK, None, None, None)
+        owned: dict[Network, NetworkOption] = {}
         for item in self.instance.inventory:
             if item.fabric is not None and item.switch is not None:
                 nic = item.nic or _standard_nic(item.server)
                 for tiers in fabric.TIERS:
                     network = Network(item.fabric, tiers, item.switch.name, item.oversubscription, nic.name)
-                    yield NetworkOption(network, nic, item.switch, None, owned_servers=item.count)
+                    # A design names a network by its parts, so of two owned ones alike only the larger can be meant.
+                    if network not in owned or owned[network].owned_servers < item.count:
+                        owned[network] = NetworkOption(network, nic, item.switch, None, owned_servers=item.count)
+        yield from owned.values()
         fabrics = self.instance.offers.fabrics
         for nic in self._nics():
             link = _cheapest_link(fabrics.links, nic)
@@ -140,17 +145,17 @@ class Market:
         return tuple(nics[speed] for speed in sorted(nics))
 
     def _storage_options(self) -> Iterable[StorageOption]:
-        found = [
-            StorageOption(StoragePurchase(offer.product.name, units), offer.product)
+        found = {
+            option.purchase: option
             for offer in self.instance.offers.storage
             for units in offer.units
-        ]
-        found += [
-            StorageOption(StoragePurchase(item.storage.name, item.storage_units), item.storage, owned=True)
-            for item in self.instance.inventory
-            if item.storage is not None
-        ]
-        return found or [StorageOption(StoragePurchase("", 0), None)]
+            for option in [StorageOption(StoragePurchase(offer.product.name, units), offer.product)]
+        }
+        for item in self.instance.inventory:
+            if item.storage is not None:  # what is owned need not be bought: one option of that name and size
+                purchase = StoragePurchase(item.storage.name, item.storage_units)
+                found[purchase] = StorageOption(purchase, item.storage, owned=True)
+        return list(found.values()) or [StorageOption(StoragePurchase("", 0), None)]
 
     def rates(self, option: ServerOption, network: NetworkOption) -> collectives.TierRates:
         """What one rank of a server gets at each tier of a network."""
@@ -311,6 +316,8 @@ class Market:
                 keep = counted.feasible & (counts <= option.most)
                 if network.owned_servers:
                     keep &= counts <= network.owned_servers
+                else:
+                    keep &= counts > self._owned_for(net)
                 if network.nic is not None:
                     keep &= network.nic.bandwidth_bytes_per_s <= option.server.nic_bandwidth_bytes_per_s
                 simpler = reached.get((*key[:2], 0, *key[3:]), np.zeros_like(keep)) | reached.get(
@@ -406,6 +413,16 @@ class Market:
 
     # -- looking up a purchase by its names
 
+    def _owned_for(self, network: Network) -> int:
+        """For how many servers a network of these parts is owned."""
+        return max((o.owned_servers for o in self.networks if o.network == network), default=0)
+
+    def _network(self, network: Network, servers: int) -> NetworkOption | None:
+        """The owned network of these parts as far as it reaches, beyond that the bought one, if it is offered."""
+        alike = sorted((o for o in self.networks if o.network == network), key=lambda o: -o.owned_servers)
+        reaching = [o for o in alike if not o.owned_servers or o.owned_servers >= servers]
+        return next(iter([*reaching, *alike]), None)
+
     def find(self, purchase: Purchase) -> tuple[ServerOption, NetworkOption, StorageOption]:
         """The options that a purchase names.
 
@@ -415,7 +432,7 @@ class Market:
             If the instance neither offers nor owns one of them.
         """
         option = next((o for o in self.servers if o.server.name == purchase.server), None)
-        network = next((o for o in self.networks if o.network == purchase.network), None)
+        network = self._network(purchase.network, purchase.servers)
         storage = next((o for o in self.storages if o.purchase == purchase.storage), None)
         faults = [
             self.instance.fault(

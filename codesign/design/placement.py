@@ -69,7 +69,8 @@ class RankMap:
 
 def _most_different(key: Indices, place: Indices) -> int:
     """Most different places that the ranks of one key stand at."""
-    pairs = np.unique(key * (int(place.max(initial=0)) + 1) + place)
+    pairs = np.sort(key * (int(place.max(initial=0)) + 1) + place)  # sorting: a hash table takes four times as long
+    pairs = pairs[np.diff(pairs, prepend=-1) > 0]
     return int(np.bincount(pairs // (int(place.max(initial=0)) + 1)).max())
 
 

@@ -124,6 +124,7 @@ class Judge:
             for check in limits
             if not check.kept
         ]
+        faults += self._choice_faults(plan)
         if memory.worst_rank_bytes > memory.capacity_bytes:
             faults.append(
                 f"memory: stage {memory.worst_stage} needs {memory.worst_rank_bytes / 1e9:.2f} GB a GPU, "
@@ -168,6 +169,15 @@ class Judge:
             return faults
         return [f"{broken.rule}: {broken.message}" for broken in legality.check(self.case, values)]
 
+    def _choice_faults(self, plan: Plan) -> list[str]:
+        """Where a plan leaves what the instance states of it."""
+        stated = {name: getattr(self.workload.plan, name) for name in Plan.__dataclass_fields__}
+        return [
+            f"plan.{name}: {getattr(plan, name)} is not what the instance states ({', '.join(map(str, allowed))})"
+            for name, allowed in stated.items()
+            if allowed is not None and getattr(plan, name) not in allowed
+        ]
+
     def _placement_faults(self, design: Design, option: ServerOption, network: NetworkOption) -> list[str]:
         plan, placement, purchase, server = design.plan, design.placement, design.purchase, option.server
         faults = [
@@ -185,8 +195,13 @@ class Judge:
             faults.append(f"network: {purchase.network.kind} cannot join {purchase.servers} servers")
         elif leaf > int(counted.leaf_block[0]):
             faults.append(f"placement: {leaf} servers in a leaf group of {int(counted.leaf_block[0])}")
-        if purchase.servers > option.most:
-            faults.append(f"servers: {purchase.servers} of {server.name} are more than can be had ({option.most})")
+        if network.owned_servers and purchase.servers > network.owned_servers:
+            faults.append(
+                f"network: {purchase.network.kind} is owned for {network.owned_servers} servers and not offered, "
+                f"{purchase.servers} are taken"
+            )
+        if not option.offered and purchase.servers > option.owned:
+            faults.append(f"servers: {purchase.servers} x {server.name}, but {option.owned} are owned and none offered")
         return faults
 
     def _limits(self, capex_usd: float, power_w: float, train_s: float | None, gpus: int) -> tuple[LimitCheck, ...]:

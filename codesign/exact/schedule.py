@@ -75,14 +75,13 @@ class _Order:
 def operations(p: int, v: int, m: int, rank: int) -> list[tuple[int, int, int]]:
     """Order of a rank's operations: (kind, chunk, micro-batch).
 
-    Warm-up forwards: min(p - 1 - rank, m) for one chunk; 2 (p - 1 - rank) + (v - 1) p, of m v at most, for several
-    (all of them if m = p). Then one forward and one backward in turn, then the backwards that are left. Interleaved,
-    forwards go through the chunks in groups of p micro-batches, backwards in reverse.
+    Warm-up forwards: min(p - 1 - rank, m) for one chunk; 2 (p - 1 - rank) + (v - 1) p, of m v at most, for several.
+    Then one forward and one backward in turn, then the backwards that are left. Interleaved, forwards go through the
+    chunks in groups of p micro-batches, backwards in reverse. The activations that this holds at once are counted by
+    `codesign.cost.stages.chunks_in_flight`.
     """
     total = m * v
     warm_up = min(p - 1 - rank, m) if v == 1 else min(2 * (p - 1 - rank) + (v - 1) * p, total)
-    if v > 1 and m == p:
-        warm_up = total
 
     def position(k: int) -> tuple[int, int]:
         group, inside = divmod(k, p * v)

@@ -18,6 +18,7 @@ from codesign.errors import SolverError
 from codesign.relax import scaling
 from codesign.relax.outcome import Outcome
 from codesign.relax.rows import Rows
+from codesign.relax.watch import watched
 
 NAME = "cp-sat"
 
@@ -30,22 +31,20 @@ def parameters(time_s: float, relative_gap: float, seed: int, threads: int) -> c
     solver.parameters.relative_gap_limit = relative_gap
     solver.parameters.random_seed = seed
     solver.parameters.num_workers = threads
+    solver.parameters.catch_sigint_signal = False  # signals belong to the host; its handler aborts the process
     return solver
 
 
 class _Watch(cp_model.CpSolverSolutionCallback):
-    """Keeps the assignments met on the way, and stops when asked to."""
+    """Keeps the assignments met on the way."""
 
-    def __init__(self, variables: list[cp_model.IntVar], stop: Callable[[], bool]) -> None:
+    def __init__(self, variables: list[cp_model.IntVar]) -> None:
         super().__init__()
         self._variables = variables
-        self._stop = stop
         self.found: list[list[int]] = []
 
     def on_solution_callback(self) -> None:
         self.found.append([self.value(v) for v in self._variables])
-        if self._stop():
-            self.stop_search()
 
 
 def solve(
@@ -86,8 +85,9 @@ def solve(
     if problem := model.validate():
         raise SolverError(f"CP-SAT refuses the model: {problem}")
     solver = parameters(time_s, relative_gap, seed, threads)
-    watch = _Watch(variables, stop)
-    status = solver.solve(model, watch)
+    watch = _Watch(variables)
+    with watched(stop, solver.stop_search):
+        status = solver.solve(model, watch)
     wall_s = time.perf_counter() - started
     unit = domains[rows.objective].unit
     units = np.array([d.unit for d in domains])

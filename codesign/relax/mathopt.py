@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import datetime
 import time
+from collections.abc import Callable
 
 import numpy as np
 from ortools.math_opt.python import mathopt
+from ortools.util.python.solve_interrupter import SolveInterrupter
 
 from codesign.errors import SolverError
 from codesign.relax.outcome import Outcome
 from codesign.relax.rows import Rows
+from codesign.relax.watch import watched
 
 NAME = "highs"
 
@@ -22,8 +25,15 @@ TOLERANCE = 2e-6
 """Relative slack taken off a bound: ten times the feasibility tolerance of 10^-7 that rows are solved to, doubled."""
 
 
-def solve(rows: Rows, *, time_s: float, relative_gap: float = 1e-6, seed: int = 0) -> Outcome:
-    """Minimise the rows' objective variable with HiGHS.
+def solve(
+    rows: Rows,
+    *,
+    time_s: float,
+    relative_gap: float = 1e-6,
+    seed: int = 0,
+    stop: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Minimise the rows' objective variable with HiGHS, on one thread.
 
     Raises
     ------
@@ -64,8 +74,10 @@ def solve(rows: Rows, *, time_s: float, relative_gap: float = 1e-6, seed: int = 
         relative_gap_tolerance=relative_gap,
         random_seed=seed,
     )
+    interrupter = SolveInterrupter()
     try:
-        result = mathopt.solve(model, mathopt.SolverType.HIGHS, params=parameters)
+        with watched(stop, interrupter.interrupt):
+            result = mathopt.solve(model, mathopt.SolverType.HIGHS, params=parameters, interrupter=interrupter)
     except AttributeError as refused:
         # MathOpt 9.15 hides every refusal behind an AttributeError; the true reason is in the context.
         raise SolverError(f"HiGHS refuses the model: {getattr(refused.__context__, 'message', refused)}") from refused

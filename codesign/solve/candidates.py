@@ -15,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from codesign.cost.assemble import CostModel
+from codesign.cost.space import PLAN_DECISIONS
 from codesign.design import DIMENSIONS
-from codesign.expr import Reducer, Relation, evaluate, join, project
+from codesign.expr import Reducer, Relation, Space, evaluate, join, project
+from codesign.expr.decision import flat_index
 from codesign.expr.relation import semijoin
 from codesign.solve.dominance import undominated_hardware, undominated_storage
 
@@ -24,6 +26,9 @@ Floats = npt.NDArray[np.float64]
 
 CHUNK = 1 << 16
 """Rows that are extended at once, so that memory stays small whatever the size of the space."""
+
+ALIKE = 2
+"""Rows of one plan that a beam keeps: placements of it differ little."""
 
 ROUNDING = 1e-12
 """Bounds within this relative distance over a limit are kept: sums of doubles are exact to this."""
@@ -115,15 +120,16 @@ class Candidates:
 
     # -- stages
 
-    def search(self, width: int) -> tuple[Relation, Floats]:
-        """A beam of at most `width` rows a stage, most promising first: plan and placement, with bounds."""
+    def search(self, width: int) -> tuple[Relation, float]:
+        """A beam of at most `width` rows a stage, most promising first; and a bound on all designs."""
         relation, bound = self._first()
-        relation, bound = _best(relation, bound, width)
+        lowest = float(bound.min(initial=np.inf))
+        relation, bound = _best(self.model.space, relation, bound, width)
         for extend in self._stages():
             parts = [extend(chunk) for chunk in _chunks(relation)]
             relation = _concatenate(parts)
-            relation, bound = _best(relation, self.bound(relation), width)
-        return relation, bound
+            relation, bound = _best(self.model.space, relation, self.bound(relation), width)
+        return relation, lowest
 
     def below(self, cutoff: float) -> tuple[Relation, Floats]:
         """Every plan and placement whose bound is at most `cutoff`, with bounds; nothing else is lost.
@@ -189,9 +195,18 @@ def _chunks(relation: Relation) -> Iterator[Relation]:
         yield relation.where(np.arange(start, min(start + CHUNK, len(relation)), dtype=np.intp))
 
 
-def _best(relation: Relation, bound: Floats, width: int) -> tuple[Relation, Floats]:
-    order = np.argsort(bound, kind="stable")[:width]
+def _best(space: Space, relation: Relation, bound: Floats, width: int) -> tuple[Relation, Floats]:
+    """The rows of lowest bound, but of each plan on each number of servers only the first `ALIKE`: a varied beam."""
+    order = np.argsort(bound, kind="stable")
     order = order[np.isfinite(bound[order])]
+    names = [name for name in relation.scope if name in PLAN_DECISIONS or name in ("server", "servers", "used")]
+    key = flat_index(names, space.sizes(names), relation.columns)[order]
+    by_plan = np.argsort(key, kind="stable")
+    starts = np.flatnonzero(np.diff(key[by_plan], prepend=-1))
+    place = np.arange(len(key)) - np.repeat(starts, np.diff(starts, append=len(key)))
+    alike = np.empty(len(key), dtype=np.intp)
+    alike[by_plan] = place
+    order = order[alike < ALIKE][:width]
     return relation.where(order), bound[order]
 
 

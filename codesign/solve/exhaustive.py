@@ -14,7 +14,7 @@ from codesign.cost.assemble import CostModel
 from codesign.design import DIMENSIONS, Design
 from codesign.design.evaluation import Evaluation
 from codesign.exact.evaluate import Judge
-from codesign.expr import Relation, join
+from codesign.expr import Columns, Relation, join
 from codesign.spec.instance import Instance
 
 
@@ -75,6 +75,48 @@ def designs_of(model: CostModel) -> Iterator[Relation]:
             placed = found.placements(degrees, used, leaf, servers // leaf)
             if len(placed):
                 yield join(join(group, purchases, space), placed, space)
+
+
+def number_of_designs(model: CostModel) -> int:
+    """Number of designs of `designs_of`, counted without listing them."""
+    space, found = model.space, model.design_space
+    schedules = _counts(found.schedules.columns, ("pp", "dp"))
+    options = _counts(found.options.columns, ("pp",))
+    storage = _counts(found.storage.columns, ("server", "servers"))
+    hardware = _counts(found.hardware.columns, ("server", "servers", "leaf_block"))
+    blocks: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for (server, servers, leaf), count in hardware.items():
+        blocks.setdefault((server, servers), []).append((leaf, count))
+    placements: dict[tuple[int, ...], int] = {}
+    total = 0
+    columns = found.degrees.columns
+    names = (*DIMENSIONS, "used", "server", "servers")
+    for row in zip(*(columns[name].tolist() for name in names), strict=True):
+        *degrees, used, server, servers = row
+        _, _, pp, dp = degrees
+        plans = schedules.get((pp, dp), 0) * options.get((pp,), 0) * storage.get((server, servers), 0)
+        if not plans:
+            continue
+        for leaf, networks in blocks.get((server, servers), ()):
+            key = (*degrees, used, leaf, servers)
+            if key not in placements:
+                block = int(space["leaf_block"].values[leaf])
+                placements[key] = len(
+                    found.placements(
+                        {d: space[d].values[code] for d, code in zip(DIMENSIONS, degrees, strict=True)},
+                        int(space["used"].values[used]),
+                        block,
+                        int(space["servers"].values[servers]) // block,
+                    )
+                )
+            total += plans * networks * placements[key]
+    return total
+
+
+def _counts(columns: Columns, names: tuple[str, ...]) -> dict[tuple[int, ...], int]:
+    table = np.stack([columns[name] for name in names], axis=1)
+    rows, counts = np.unique(table, axis=0, return_counts=True)
+    return {tuple(row): int(count) for row, count in zip(rows.tolist(), counts, strict=True)}
 
 
 def _groups(relation: Relation, names: tuple[str, ...]) -> Iterator[Relation]:

@@ -52,16 +52,19 @@ class Master:
         self.floors = floors.copy()
         self._floor_row = rows.add("objective >= floor of plan and placement", self._floor(), 0.0)
         self.cuts = 0
+        self._tangents: set[tuple[int, float]] = set()
 
     def _floor(self) -> Linear:
         return Linear({self._objective: 1.0}).plus(self._plans.sum_of(self.floors), -1.0)
 
-    def raise_floors(self, tuples: npt.NDArray[np.intp], bounds: Floats) -> None:
-        """Benders cuts: no design with these plans and placements is below the bounds."""
+    def raise_floors(self, tuples: npt.NDArray[np.intp], bounds: Floats) -> bool:
+        """Benders cuts: no design with these plans and placements is below the bounds. Whether any floor rose."""
         before = self.floors[tuples]
         self.floors[tuples] = np.maximum(before, np.minimum(bounds, self.relaxation.cap))
-        self.cuts += int(np.sum(self.floors[tuples] > before))
+        raised = int(np.sum(self.floors[tuples] > before))
+        self.cuts += raised
         self.relaxation.rows.replace(self._floor_row, "objective >= floor of plan and placement", self._floor(), 0.0)
+        return raised > 0
 
     def refine(self, chosen: Floats) -> int:
         """Lay tangents where an assignment stands and the term is underestimated; number of tangents laid."""
@@ -74,7 +77,9 @@ class Master:
             if log < exponential.lowest or log > np.log(self.relaxation.cap) + 1.0:
                 continue
             missing = np.exp(log) - chosen[exponential.variable]
-            if missing > 1e-7 * self.relaxation.scale:
+            point = (exponential.variable, log)
+            if missing > 1e-7 * self.relaxation.scale and point not in self._tangents:
+                self._tangents.add(point)
                 self.relaxation.tangent(exponential, log)
                 laid += 1
         return laid
@@ -103,4 +108,4 @@ class Master:
             )
         from codesign.relax import mathopt
 
-        return mathopt.solve(self.relaxation.rows, time_s=time_s, relative_gap=gap, seed=seed)
+        return mathopt.solve(self.relaxation.rows, time_s=time_s, relative_gap=gap, seed=seed, stop=stop)

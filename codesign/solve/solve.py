@@ -40,8 +40,9 @@ WIDTHS = (64, 512, 4096, 32768)
 """Beam widths of the search, tried in turn until a design is found."""
 FIRST_JUDGED = 12
 """Designs of the beam that are judged by the exact model."""
-CLOSED_A_ROUND = 24
-"""Plans closed before each master, most promising first."""
+CLOSED_A_ROUND = 256
+"""Plans closed before the first master, most promising first; twice as many after each further one, since a master of
+many close plans takes longer than closing them."""
 POLISHED = 256
 """When no more than this many plans could still be better, they are all closed: the optimum, not only the gap."""
 FEW_IN_MASTER, MOST_IN_MASTER = 1500, 20000
@@ -53,6 +54,8 @@ ROWS_A_CHUNK = 2048
 
 SUMMED = 1e-9
 """Relative distance by which one sum of doubles, added up in another order, may come out higher."""
+ROUNDED = 2e-6
+"""Relative distance below the incumbent that a solver's bound cannot get over: what the rounding of rows takes."""
 TRUST = 1e-5
 """Relative distance by which a proven bound may exceed a verified design before it is a fault: the rounding of rows."""
 AGREE = 1e-4
@@ -187,7 +190,9 @@ class _Run:
     def search(self) -> None:
         """A first incumbent."""
         for width in WIDTHS:
-            rows, _ = self.candidates.search(width)
+            rows, lowest = self.candidates.search(width)
+            if np.isfinite(lowest):
+                self.raise_bound(min(lowest, self.best))
             full, relaxed = self.subproblem.completions(rows.where(np.arange(min(len(rows), 512), dtype=np.intp)))
             order = np.argsort(relaxed, kind="stable")
             judged = 0
@@ -306,7 +311,8 @@ class _Run:
                     f"CP-SAT's bound {outcome.bound!r} lies above a verified design at {self.best!r} "
                     "(a fault of codesign or of the solver: please report the instance)"
                 )
-            if min(outcome.bound, rest) >= self.target or self.stop() or outcome.chosen is None:
+            enough = min(self.target, self.best * (1.0 - ROUNDED))
+            if min(outcome.bound, rest) >= enough or self.stop() or outcome.chosen is None:
                 if outcome.status == "optimal" and not self.stop():
                     self._polish(master, plans)
                 return outcome
@@ -315,8 +321,7 @@ class _Run:
             before = self.best
             tuples = self._worth_closing(master, outcome.chosen, outcome.solutions)
             bounds = np.array([self._close_one(plans, index, float(master.floors[index])) for index in tuples])
-            raised = bool(np.any(bounds > master.floors[tuples]))
-            master.raise_floors(np.array(tuples, dtype=np.intp), bounds)
+            raised = master.raise_floors(np.array(tuples, dtype=np.intp), bounds)
             laid = master.refine(outcome.chosen)
             if self.best < laid_for * (1.0 - 1e-3):
                 return None
@@ -327,7 +332,8 @@ class _Run:
         found = {master.chosen_plan(chosen): None}
         for one in list(solutions)[-8:]:
             found[master.chosen_plan(one)] = None
-        for index in np.argsort(master.floors, kind="stable")[:CLOSED_A_ROUND]:
+        most = CLOSED_A_ROUND * 2 ** min(self.iterations, 10)
+        for index in np.argsort(master.floors, kind="stable")[:most]:
             if master.floors[index] < self.target:
                 found[int(index)] = None
         return list(found)
@@ -390,9 +396,7 @@ class _Run:
         if self.incumbent is None:
             return Solution("unknown", self.instance, self.model.unit, notes=("the limit came before any design",))
         self._cheaper_tie()
-        value, bound = self.model.to_user(self.best), self.model.to_user(max(self.bound, 1e-300))
-        if self.bound <= 0.0:
-            bound = 0.0
+        value, bound = self.model.to_user(self.best), self.model.to_user(self.bound)
         gap = abs(value - bound) / abs(value)
         timed_out = self.stop()
         self.tell("done")
@@ -489,7 +493,7 @@ class _Run:
         return Solution("infeasible", self.instance, self.model.unit, conflict=found, notes=notes)
 
     def answered(self) -> Solution:
-        """A design within the asked gap by arithmetic and purchases alone: no master, and no reason why nothing fits."""
+        """A design within the asked gap by arithmetic and purchases alone: no master, no reason why nothing fits."""
         self.thorough = False
         try:
             plans, floors = self.open_plans()

@@ -31,7 +31,7 @@ def json_schema() -> dict[str, Any]:
     definitions["StorageOffer"] = {"anyOf": [definitions["StorageOffer"], {"$ref": "#/$defs/Storage"}]}
     offers = schema["properties"]["offers"]
     schema["properties"]["offers"] = {"anyOf": [offers, {"const": "none"}]}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "codesign instance", **schema}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "codesign instance"}
 
 
 def _with_presets(full: dict[str, Any], names: tuple[str, ...], is_model: bool) -> dict[str, Any]:

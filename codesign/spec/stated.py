@@ -126,14 +126,21 @@ def _one_or_more(value: Any) -> Any:
     return value if value is None or isinstance(value, tuple | Mapping) else (value,)
 
 
+class _OneOrList:
+    """In the JSON Schema: one value may stand for a list of it."""
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        schema: dict[str, Any] = handler(core)
+        return {"anyOf": [schema.get("items", {}), schema]}
+
+
 Item = TypeVar("Item")
-Listed = Annotated[
-    tuple[Item, ...], BeforeValidator(_listed, json_schema_input_type=list[Item]), Field(max_length=1000)
-]
+Listed = Annotated[tuple[Item, ...], BeforeValidator(_listed), Field(max_length=1000)]
 """A list."""
 OneOrMore = Annotated[
     tuple[Item, ...],
-    BeforeValidator(_one_or_more, json_schema_input_type=Item | list[Item]),
+    BeforeValidator(_one_or_more),
+    _OneOrList(),
     Field(min_length=1, max_length=1000),
 ]
 """One value, or a list of allowed ones."""
