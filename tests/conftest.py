@@ -145,6 +145,27 @@ inventory: [{server: hgx-h100, count: 16}]
 objective: step_time
 assumptions: {overlap_data_parallel: 0.3, network_latency_s: 30us}
 """,
+        # two servers are owned with their network and storage; more of the same can be bought, network and all
+        "grow-8b": """
+schema: 1
+name: grow-8b
+workloads: [{model: llama-3.1-8b, sequence_length: 4096, global_batch: 32, tokens: 10B}]
+offers:
+  servers: [hgx-h100]
+  nics: [cx7-400g]
+  fabrics: {kinds: [fat-tree], oversubscription: 1, switches: [quantum2-qm9700]}
+  storage: [{product: weka-pod8, units: [1, 2]}]
+inventory:
+  - server: hgx-h100
+    count: 2
+    nic: cx7-400g
+    fabric: fat-tree
+    switch: quantum2-qm9700
+    storage: weka-pod8
+  - {server: hgx-h200, count: 2, nic: cx7-400g, fabric: fat-tree, switch: quantum2-qm9700, storage: weka-pod8}
+limits: {gpus: 32}
+objective: time_to_train
+""",
         # a rack as one domain, part of which may stand idle
         "rack-8b": """
 schema: 1

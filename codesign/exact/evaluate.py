@@ -8,6 +8,7 @@ formulas of a layer, a collective and a checkpoint are those of `codesign.cost`,
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -67,7 +68,11 @@ class Judge:
         """Judge a design: all figures where it can be played, and every rule or limit that it breaks."""
         self.evaluated += 1
         option, network, storage = self.market.find(design.purchase)
-        faults = [*self._plan_faults(design), *self._placement_faults(design, option, network)]
+        faults = [
+            *self._plan_faults(design),
+            *self._placement_faults(design, option, network),
+            *self._interval_faults(design, storage),
+        ]
         if faults:
             return self._unplayable(design, option, network, storage, faults)
         plan, purchase = design.plan, design.purchase
@@ -119,11 +124,7 @@ class Judge:
         gpus = purchase.servers * option.server.gpus
         minimised = self._minimised(step_time_s, overhead, train_s, capex_usd, power_w, total_usd, gpus)
         limits = self._limits(capex_usd, power_w, train_s, gpus)
-        faults = [
-            f"{check.name}: {check.value:.6g} {check.unit} is over the limit of {check.most:.6g} {check.unit}"
-            for check in limits
-            if not check.kept
-        ]
+        faults = _broken(limits)
         faults += self._choice_faults(plan)
         if memory.worst_rank_bytes > memory.capacity_bytes:
             faults.append(
@@ -203,6 +204,12 @@ class Judge:
         if not option.offered and purchase.servers > option.owned:
             faults.append(f"servers: {purchase.servers} x {server.name}, but {option.owned} are owned and none offered")
         return faults
+
+    def _interval_faults(self, design: Design, storage: StorageOption) -> list[str]:
+        interval_s = design.purchase.checkpoint_interval_s
+        if storage.product is None or (interval_s > 0.0 and np.isfinite(interval_s)):
+            return []
+        return [f"checkpoints: {interval_s!r} s is no time between two checkpoints"]
 
     def _limits(self, capex_usd: float, power_w: float, train_s: float | None, gpus: int) -> tuple[LimitCheck, ...]:
         stated = self.instance.limits
@@ -341,6 +348,7 @@ class Judge:
         """An evaluation without times: the design cannot run."""
         bill, capex_usd, power_w = self._bill(design, option, network, storage)
         never = float("inf")
+        limits = self._limits(capex_usd, power_w, None, design.purchase.servers * option.server.gpus)
         return Evaluation(
             objective=float("nan"),
             minimised=never,
@@ -349,6 +357,14 @@ class Judge:
             total_cost_usd=None,
             bill_of_materials=bill,
             workloads={},
-            limits=self._limits(capex_usd, power_w, None, design.purchase.servers * option.server.gpus),
-            violations=tuple(faults),
+            limits=limits,
+            violations=(*faults, *_broken(limits)),
         )
+
+
+def _broken(limits: Iterable[LimitCheck]) -> list[str]:
+    return [
+        f"{check.name}: {check.value:.6g} {check.unit} is over the limit of {check.most:.6g} {check.unit}"
+        for check in limits
+        if not check.kept
+    ]

@@ -36,8 +36,17 @@ class Reducer:
         self._known = frozenset(known)
         self._relations = tuple(relations)
         self._greatest = greatest
+        # By id, with the table itself, so that no other table can come to have its id.
+        self._reduced: dict[int, tuple[Table, Table]] = {}
 
     def __call__(self, table: Table) -> Table:
+        """The table over known decisions only; the same object each time it is asked for."""
+        found = self._reduced.get(id(table))
+        if found is None:
+            found = self._reduced[id(table)] = (table, self._reduce(table))
+        return found[1]
+
+    def _reduce(self, table: Table) -> Table:
         scope, values = table.scope, table.values
         for relation in self._relations:
             unknown = [d for d in scope if d in relation.columns and d not in self._known]
