@@ -101,7 +101,8 @@ class _Run:
         self.candidates = Candidates(self.model, self.stop)
         self.subproblem = Subproblem(self.model, self.judge, self.candidates.hardware, self.candidates.storage)
         self.incumbent: Judged | None = None
-        self.bound = 0.0
+        self.bound = self.arithmetic = 0.0
+        self.proven_by: tuple[str, ...] = ()
         self.first_s = float("inf")
         self.thorough = True
         self.iterations = self.cuts = self.in_master = 0
@@ -192,7 +193,7 @@ class _Run:
         for width in WIDTHS:
             rows, lowest = self.candidates.search(width)
             if np.isfinite(lowest):
-                self.raise_bound(min(lowest, self.best))
+                self.raise_bound(lowest)
             full, relaxed = self.subproblem.completions(rows.where(np.arange(min(len(rows), 512), dtype=np.intp)))
             order = np.argsort(relaxed, kind="stable")
             judged = 0
@@ -212,7 +213,7 @@ class _Run:
         plans, floors = self._with_purchases(plans, floors)
         order = np.argsort(floors, kind="stable")
         if len(order):
-            self.raise_bound(min(float(floors[order[0]]), self.best))
+            self.raise_bound(float(floors[order[0]]))
         return plans.where(order), floors[order]
 
     def _with_purchases(self, plans: Relation, floors: Floats) -> tuple[Relation, Floats]:
@@ -233,7 +234,8 @@ class _Run:
                 f"a bound of {bound!r} lies above a verified design at {self.best!r} "
                 "(a fault of codesign: please report the instance)"
             )
-        self.bound = max(self.bound, bound)
+        self.arithmetic = max(self.arithmetic, min(bound, self.best))
+        self.bound = max(self.bound, self.arithmetic)
 
     def close(self, plans: Relation, floors: Floats, most: int) -> tuple[Relation, Floats]:
         """Solve the purchase of the most promising plans."""
@@ -269,6 +271,11 @@ class _Run:
             )
             self.proofs.append(second)
         self._settle(rest)
+
+    @property
+    def asked_proofs(self) -> int:
+        """Solvers that must each have proven a bound before it is reported."""
+        return 2 if self.limits.proof == "double" else 1
 
     def _master(self, plans: Relation, floors: Floats) -> tuple[Master, Relation, Floats, float]:
         """Rows over the plans that are left, and a bound on those that were too many to take."""
@@ -388,7 +395,11 @@ class _Run:
                 + ", ".join(f"{o.solver} {o.bound!r}" for o in self.proofs)
                 + " (a fault of codesign or of a solver: please report the instance)"
             )
-        self.bound = max(self.bound, min(bounds)) if self.limits.proof == "single" else min(bounds)
+        supported = min(bounds) if len(bounds) == self.asked_proofs else 0.0
+        # Rounding may leave the solvers a little below what arithmetic has; their confirmation is worth more than that.
+        if supported >= self.arithmetic * (1.0 - TRUST):
+            self.bound = supported
+            self.proven_by = tuple(outcome.solver for outcome in self.proofs)
 
     # -- answers
 
@@ -396,6 +407,8 @@ class _Run:
         if self.incumbent is None:
             return Solution("unknown", self.instance, self.model.unit, notes=("the limit came before any design",))
         self._cheaper_tie()
+        if not self.proven_by:
+            self.bound = self.arithmetic  # what solvers said on the way was not confirmed
         value, bound = self.model.to_user(self.best), self.model.to_user(self.bound)
         gap = abs(value - bound) / abs(value)
         timed_out = self.stop()
@@ -404,7 +417,7 @@ class _Run:
             value=value,
             bound=bound,
             gap=gap,
-            proven_by=tuple(o.solver for o in self.proofs if o.bound > 0),
+            proven_by=self.proven_by,
             proofs=tuple(
                 Proof(o.solver, o.status, self.model.to_user(max(o.bound, 1e-300)), o.wall_s) for o in self.proofs
             ),
@@ -421,7 +434,7 @@ class _Run:
         )
         assert self.incumbent is not None
         return Solution(
-            status="optimal" if gap <= max(self.limits.gap, TRUST) else "feasible",
+            status="optimal" if self.proven_by and gap <= max(self.limits.gap, TRUST) else "feasible",
             instance=self.instance,
             objective_unit=self.model.unit,
             design=self.incumbent.design,
