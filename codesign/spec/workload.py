@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
+from codesign import catalogue
 from codesign.spec import huggingface
 from codesign.spec.hardware import Precision
 from codesign.spec.stated import PRESET, Name, OneOrMore, Stated, Tokens, named, preset, refused, whole
@@ -81,6 +82,11 @@ class Model(Stated):
         if not self.ffn_hidden and (not self.experts or self.dense_layers):
             raise refused("ffn_hidden 0", "the width of the feed-forward of dense layers")
         return self
+
+
+def model_named(name: str) -> Model:
+    """A model of the catalogue. `UnknownNameError` if it has none of that name."""
+    return Model.model_validate(catalogue.load().values("models", name))
 
 
 class PlanChoices(Stated):

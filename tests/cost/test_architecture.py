@@ -8,65 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codesign.cost import architecture, stages
-from codesign.spec.workload import Model, MultiLatent
+from codesign.spec.workload import Model, MultiLatent, model_named
 
-LLAMA_3_8B = Model(
-    name="llama-3-8b",
-    layers=32,
-    hidden=4096,
-    heads=32,
-    kv_heads=8,
-    head_size=128,
-    ffn_hidden=14336,
-    gated=True,
-    vocabulary=128256,
-    tied_embeddings=False,
-)
-GPT_3 = Model(
-    name="gpt3-175b",
-    layers=96,
-    hidden=12288,
-    heads=96,
-    kv_heads=96,
-    head_size=128,
-    ffn_hidden=49152,
-    gated=False,
-    vocabulary=51200,
-    tied_embeddings=True,
-)
-MIXTRAL = Model(
-    name="mixtral-8x7b",
-    layers=32,
-    hidden=4096,
-    heads=32,
-    kv_heads=8,
-    head_size=128,
-    ffn_hidden=14336,
-    gated=True,
-    vocabulary=32000,
-    tied_embeddings=False,
-    experts=8,
-    top_k=2,
-    expert_ffn_hidden=14336,
-)
-DEEPSEEK_V3 = Model(
-    name="deepseek-v3",
-    layers=61,
-    hidden=7168,
-    heads=128,
-    kv_heads=128,
-    head_size=128,
-    ffn_hidden=18432,
-    gated=True,
-    vocabulary=129280,
-    tied_embeddings=False,
-    experts=256,
-    top_k=8,
-    expert_ffn_hidden=2048,
-    shared_experts=1,
-    dense_layers=3,
-    multi_latent=MultiLatent(q_rank=1536, kv_rank=512, nope_size=128, rope_size=64, value_size=128),
-)
+LLAMA_3_8B = model_named("llama-3-8b")
+# with the vocabulary that the papers count, padded from 50,257
+GPT_3 = model_named("gpt3-175b").model_copy(update={"vocabulary": 51200})
+MIXTRAL = model_named("mixtral-8x7b")
+DEEPSEEK_V3 = model_named("deepseek-v3")
 ALL = [LLAMA_3_8B, GPT_3, MIXTRAL, DEEPSEEK_V3]
 
 

@@ -10,20 +10,9 @@ import pytest
 
 from codesign.cost import legality
 from codesign.cost.legality import PROFILES, RULES, Case
-from codesign.spec.workload import Model, MultiLatent
+from codesign.spec.workload import MultiLatent, model_named
 
-LLAMA_3_70B = Model(
-    name="llama-3-70b",
-    layers=80,
-    hidden=8192,
-    heads=64,
-    kv_heads=8,
-    head_size=128,
-    ffn_hidden=28672,
-    gated=True,
-    vocabulary=128256,
-    tied_embeddings=False,
-)
+LLAMA_3_70B = model_named("llama-3-70b")
 MIXTURE = LLAMA_3_70B.model_copy(update={"name": "mixture", "experts": 8, "top_k": 2, "expert_ffn_hidden": 28672})
 CASE = Case(LLAMA_3_70B, 8192, 128, PROFILES["megatron"])
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from codesign.cost import activations, architecture, memory, stages
 from codesign.cost.memory import EXCEEDS, FITS, TIGHT, TrainingMemory
 from codesign.spec.limits import Assumptions
-from codesign.spec.workload import Model, MultiLatent
+from codesign.spec.workload import Model, MultiLatent, model_named
 
 ASSUMPTIONS = Assumptions.model_construct(
     weight_bytes=2.0,
@@ -42,18 +42,7 @@ def gpt(layers: int, hidden: int, heads: int) -> Model:
 
 
 GPT_22B, GPT_530B, GPT_1T = gpt(48, 6144, 64), gpt(105, 20480, 128), gpt(128, 25600, 160)
-LLAMA_3_8B = Model(
-    name="llama-3-8b",
-    layers=32,
-    hidden=4096,
-    heads=32,
-    kv_heads=8,
-    head_size=128,
-    ffn_hidden=14336,
-    gated=True,
-    vocabulary=128256,
-    tied_embeddings=False,
-)
+LLAMA_3_8B = model_named("llama-3-8b")
 MIXTRAL = LLAMA_3_8B.model_copy(
     update={"name": "mixtral", "vocabulary": 32000, "experts": 8, "top_k": 2, "expert_ffn_hidden": 14336}
 )

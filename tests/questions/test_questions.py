@@ -16,7 +16,7 @@ from codesign.cost import architecture, legality, memory, stages
 from codesign.cost.legality import PROFILES, Case
 from codesign.cost.memory import TrainingMemory
 from codesign.spec.limits import Assumptions
-from codesign.spec.workload import Model, MultiLatent
+from codesign.spec.workload import Model, MultiLatent, model_named
 
 ASSUMPTIONS = Assumptions.model_construct(
     weight_bytes=2.0,
@@ -26,28 +26,8 @@ ASSUMPTIONS = Assumptions.model_construct(
     memory_fragmentation=0.05,
 )
 BAND = 0.05
-LLAMA_3_8B = Model(
-    name="llama-3-8b",
-    layers=32,
-    hidden=4096,
-    heads=32,
-    kv_heads=8,
-    head_size=128,
-    ffn_hidden=14336,
-    gated=True,
-    vocabulary=128256,
-    tied_embeddings=False,
-)
-LLAMA_70B = LLAMA_3_8B.model_copy(
-    update={
-        "name": "llama-2-70b",
-        "layers": 80,
-        "hidden": 8192,
-        "heads": 64,
-        "ffn_hidden": 28672,
-        "vocabulary": 32000,
-    }
-)
+LLAMA_3_8B = model_named("llama-3-8b")
+LLAMA_70B = model_named("llama-2-70b")
 MEGATRON = PROFILES["megatron"]
 
 
