@@ -8,11 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Proof:
-    """One solver's proof of the bound, in the objective as the user named it."""
+    """What one solver proved, in the objective as the user named it; `bound` None if it came to none in the time."""
 
     solver: str
     status: str
-    bound: float
+    bound: float | None
     wall_s: float
 
 

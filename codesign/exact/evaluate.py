@@ -166,6 +166,8 @@ class Judge:
             faults.append(f"recompute: {plan.recompute!r} is none of none, selective, full")
         if plan.zero > 3:
             faults.append(f"zero: stage {plan.zero} does not exist")
+        if design.workload != self.workload.name:
+            faults.append(f"workload: {design.workload!r} is not the {self.workload.name!r} of the instance")
         if faults:
             return faults
         return [f"{broken.rule}: {broken.message}" for broken in legality.check(self.case, values)]

@@ -164,7 +164,10 @@ def _verified(name: str, document: Mapping[str, Any], file: Path | None) -> Veri
         compared += 1
         if not _same(here, there):
             found.append(Difference(path, here, there))
-    found += _rules(written)
+    try:
+        found += _rules(written)
+    except FAULTS as problem:
+        found.append(Difference("", _problem(problem), "figures that can be calculated with"))
     if file is not None and fresh.design is not None and fresh.evaluation is not None and fresh.evaluation.workloads:
         for table, columns, rows in _tables(fresh.design, fresh.evaluation):
             beside = file.parent / table
@@ -291,10 +294,32 @@ def _certificate(written: Solution, certificate: Certificate) -> Iterator[Differ
     for solver in certificate.proven_by:
         if solver not in known:
             yield Difference("proof.proven_by", solver, f"one of the solvers with a proof: {', '.join(sorted(known))}")
+    yield from _search(certificate)
     for index, proof in enumerate(certificate.proofs):
-        if sign * (proof.bound - value) > PROOF_TOLERANCE * abs(value):
+        if proof.bound is not None and sign * (proof.bound - value) > PROOF_TOLERANCE * abs(value):
             path = f"proof.proofs[{index}].bound"
             yield Difference(path, proof.bound, f"no better than the value of the design, {value!r}")
+
+
+def _search(certificate: Certificate) -> Iterator[Difference]:
+    """What is told of the search is told in whole numbers, in seconds and in words."""
+    written: dict[str, Any] = certificate.to_document()
+    for name in ("iterations", "cuts", "designs_evaluated", "space_designs", "excluded", "seed", "threads"):
+        value = written[name]
+        if type(value) is not int or (value < 0 and name != "seed"):
+            yield Difference(f"proof.{name}", value, "a whole number")
+    proofs = [(f"proofs[{index}]", proof) for index, proof in enumerate(written["proofs"])]
+    seconds = [(name, written[name]) for name in ("wall_s", "first_design_s")]
+    for name, value in [*seconds, *((f"{name}.wall_s", proof["wall_s"]) for name, proof in proofs)]:
+        if not _is_number(value) or not 0 <= value < float("inf"):
+            yield Difference(f"proof.{name}", value, "seconds")
+    for name, proof in proofs:
+        if not _is_number(proof["bound"]):
+            yield Difference(f"proof.{name}.bound", proof["bound"], "a number")
+        if not isinstance(proof["status"], str):
+            yield Difference(f"proof.{name}.status", proof["status"], "a word")
+    if type(written["deterministic"]) is not bool:
+        yield Difference("proof.deterministic", written["deterministic"], "true or false")
 
 
 # ------------------------------------------------------------------------------------------------------- comparing
@@ -330,7 +355,10 @@ def _is_number(value: Any) -> bool:
 
 def _same(here: Any, there: Any) -> bool:
     if _is_number(here) and _is_number(there):
-        return bool(here == there or abs(here - there) <= TOLERANCE * max(abs(here), abs(there)))
+        try:
+            return bool(here == there or abs(here - there) <= TOLERANCE * max(abs(here), abs(there)))
+        except OverflowError:  # a whole number beyond all doubles against one
+            return False
     return type(here) is type(there) and bool(here == there)
 
 

@@ -64,7 +64,7 @@ def solve(
     SolverError
         If CP-SAT refuses the model; the message is its own.
     OverflowError
-        If a row does not fit into 62 bits.
+        If a row has an infinite coefficient.
     """
     started = time.perf_counter()
     domains = [scaling.domain(variable) for variable in rows.variables]
@@ -97,9 +97,9 @@ def solve(
     if status == cp_model.MODEL_INVALID:
         raise SolverError("CP-SAT calls the model invalid without saying why")
     # A design takes the ceiling of its objective, so it lies above the integer bound less one unit.
-    bound = (solver.best_objective_bound - 1.0) * unit
+    bound = max(solver.best_objective_bound - 1.0, domains[rows.objective].lower) * unit
     if status == cp_model.UNKNOWN:
-        return Outcome(NAME, "unknown", max(bound, 0.0), float("inf"), None, (), wall_s)
+        return Outcome(NAME, "unknown", bound, float("inf"), None, (), wall_s)
     chosen = np.array([solver.value(v) for v in variables], dtype=np.float64) * units
     name = "optimal" if status == cp_model.OPTIMAL else "feasible"
-    return Outcome(NAME, name, max(bound, 0.0), float(chosen[rows.objective]), chosen, solutions, wall_s)
+    return Outcome(NAME, name, bound, float(chosen[rows.objective]), chosen, solutions, wall_s)

@@ -227,7 +227,12 @@ class Relaxation:
         return Linear({variable: 1.0})
 
     def tangent(self, exponential: Exponential, at: float) -> None:
-        """Lay the tangent of an exponential at a logarithm: value >= exp(at) (1 + y - at)."""
+        """Lay the tangent of an exponential at a logarithm: value >= exp(at) (1 + y - at).
+
+        Not below the lowest logarithm: dead tuples lie one below it, so that from there on every tangent is at most
+        zero for them.
+        """
+        at = max(at, exponential.lowest)
         slope = math.exp(at)
         cut = Linear({exponential.variable: 1.0}, -slope * (1.0 - at))
         for log_variable in exponential.log_variables:

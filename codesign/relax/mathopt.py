@@ -1,7 +1,7 @@
 """Rows -> MathOpt -> HiGHS: the second opinion, by a solver that shares no code with CP-SAT. Floor 4.
 
-HiGHS works in doubles, so each row is divided by its largest coefficient, and values are in units of the objective's
-size. Its bound is trusted to `TOLERANCE` only.
+HiGHS works in doubles, so each row is divided by its largest coefficient, and each value is in units of its own range.
+Its bound is trusted to `TOLERANCE` only, so the objective's upper bound should be of the size of its least value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from codesign.relax.watch import watched
 NAME = "highs"
 
 TOLERANCE = 2e-6
-"""Relative slack taken off a bound: ten times the feasibility tolerance of 10^-7 that rows are solved to, doubled."""
+"""Slack taken off a bound, in units of the objective's range: twice the absolute gap of 10^-6 that HiGHS stops at."""
 
 
 def solve(
@@ -41,7 +41,6 @@ def solve(
         If HiGHS refuses the model.
     """
     started = time.perf_counter()
-    scale = max(rows.variables[rows.objective].upper, 1e-300)
     model = mathopt.Model(name="master")
     units, variables = [], []
     for index, variable in enumerate(rows.variables):
@@ -86,10 +85,14 @@ def solve(
     if reason in (mathopt.TerminationReason.INFEASIBLE, mathopt.TerminationReason.INFEASIBLE_OR_UNBOUNDED):
         return Outcome(NAME, "infeasible", float("inf"), float("inf"), None, (), wall_s)
     bounds = result.termination.objective_bounds
-    bound = max(0.0, bounds.dual_bound * scale * (1.0 - TOLERANCE)) if np.isfinite(bounds.dual_bound) else 0.0
+    bound = rows.variables[rows.objective].lower
+    if np.isfinite(bounds.dual_bound):
+        bound = max(bound, (bounds.dual_bound - TOLERANCE) * units[rows.objective])
     if not result.has_primal_feasible_solution():
         return Outcome(NAME, "unknown", bound, float("inf"), None, (), wall_s)
     values = result.variable_values()
-    chosen = np.array([values[v] for v in variables]) * unit_of
+    # HiGHS keeps bounds to its tolerance only.
+    lowest, highest = np.array([(v.lower, v.upper) for v in rows.variables]).T
+    chosen = np.clip(np.array([values[v] for v in variables]) * unit_of, lowest, highest)
     status = "optimal" if reason == mathopt.TerminationReason.OPTIMAL else "feasible"
     return Outcome(NAME, status, bound, float(chosen[rows.objective]), chosen, (), wall_s)

@@ -94,8 +94,12 @@ class Rows:
         self.rows[index] = self.rows.pop()
 
     def violation(self, values: Floats) -> tuple[float, str]:
-        """Largest violation of a row or bound by an assignment, relative to the row's size, and the row's name."""
+        """Largest violation of a row or bound by an assignment, relative to the row's size, and its name."""
         worst, name = 0.0, ""
+        for variable, value in zip(self.variables, values.tolist(), strict=True):
+            excess = max(variable.lower - value, value - variable.upper, 0.0) / (1.0 + abs(value))
+            if excess > worst:
+                worst, name = excess, f"bounds of {variable.name}"
         for row in self.rows:
             terms = row.coefficients * values[row.columns]
             activity, size = float(terms.sum()), 1.0 + float(np.abs(terms).sum())

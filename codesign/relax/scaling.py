@@ -20,7 +20,8 @@ from codesign.relax.rows import Row, Variable
 RANGE_BITS = 30
 """A continuous variable takes at most 2^30 units, so it is known to 10^-9 of its range."""
 SMALLEST = 1e-200
-"""A variable of a smaller range is zero for every purpose: its unit is 1, which only widens it."""
+"""A variable of a smaller range is zero for every purpose: its unit is 1, which only widens it. A row of a smaller
+activity is left open."""
 ROW_BITS = 58
 """The activity of a scaled row stays below 2^58; CP-SAT refuses what may pass 2^62."""
 
@@ -67,10 +68,11 @@ def integer_rows(row: Row, domains: Sequence[Domain], binary: npt.NDArray[np.boo
     Raises
     ------
     OverflowError
-        If a row cannot be scaled into 2^58.
+        If a row has an infinite coefficient, or one that its variable's range makes infinite.
     """
     whole = np.all(row.coefficients == np.round(row.coefficients)) and np.all(binary[row.columns])
-    if whole and np.abs(row.coefficients).sum() < 2.0**ROW_BITS:
+    sides = sum(abs(side) for side in (row.lower, row.upper) if not math.isinf(side))
+    if whole and np.abs(row.coefficients).sum() + sides < 2.0**ROW_BITS:
         lower = None if math.isinf(row.lower) else math.ceil(row.lower - 1e-9)
         upper = None if math.isinf(row.upper) else math.floor(row.upper + 1e-9)
         return [IntegerRow(row.name, row.columns, tuple(int(c) for c in row.coefficients), lower, upper)]
@@ -92,9 +94,12 @@ def _at_least(
 ) -> IntegerRow:
     units = np.array([domains[index].unit for index in columns])
     most = np.array([float(domains[index].most) for index in columns])
-    real = coefficients * units
-    activity = float(np.sum(np.abs(real) * np.maximum(most, 1.0))) + abs(least)
-    if activity == 0.0:
+    with np.errstate(over="ignore"):
+        real = coefficients * units
+        activity = float(np.sum(np.abs(real) * np.maximum(most, 1.0))) + abs(least)
+    if not math.isfinite(activity):
+        raise OverflowError(f"row {name!r} cannot be scaled into {ROW_BITS} bits (activity {activity})")
+    if activity < SMALLEST:
         return IntegerRow(name, columns[:0], (), math.floor(least), None)
     factor = 2.0 ** (ROW_BITS - 1 - math.ceil(math.log2(activity)))
     scaled = real * factor
@@ -104,10 +109,8 @@ def _at_least(
     slack += float(np.sum(np.where((coefficients < 0) & ~binary[columns], np.abs(rounded), 0.0)))
     # Products and sums of doubles above are exact to 2^-52 of the activity.
     slack += abs(least * factor) * 2.0**-50 + float(np.sum(np.abs(rounded) * most)) * 2.0**-50 + 1.0
+    # All this stays below 2^60: `factor` brings the activity under 2^57, and no rounding more than doubles a number.
     kept = rounded != 0
-    total = float(np.sum(np.abs(rounded) * most)) + abs(least * factor) + slack
-    if not total < 2.0**62:
-        raise OverflowError(f"row {name!r} cannot be scaled into 62 bits (activity {total:.3g})")
     return IntegerRow(
         name, columns[kept], tuple(int(c) for c in rounded[kept]), math.floor(least * factor - slack), None
     )

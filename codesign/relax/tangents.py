@@ -1,15 +1,17 @@
 """Where tangents of the exponential are laid. Floor 4.
 
 A tangent of exp at y0 lies below exp everywhere. Between two tangents at distance d the largest error is about
-exp(y) d^2 / 32 (at the middle, d/2 from either), so a term that is a small share of the objective needs few.
+exp(y) d^2 / 8 (at the middle, d/2 from either), so a term that is a small share of the objective needs few.
 """
 
 from __future__ import annotations
 
 import math
 
-FIRST_ERROR = 5e-4
+FIRST_ERROR = 2e-3
 """Error that the first tangents may leave on a term, as a share of the objective; later ones are laid where needed."""
+SMALL = 5e-4
+"""Share of the objective below which a term is left to its bound of zero."""
 WIDEST = 2.0
 """Widest distance between tangents, in units of the logarithm."""
 MOST = 64
@@ -22,15 +24,15 @@ def points(lowest: float, highest: float, scale: float) -> list[float]:
     Parameters
     ----------
     scale : the objective's size; tangents stand close where exp(y) is a large share of it. Below a share of
-        `FIRST_ERROR` none is laid (the term is then bounded by zero).
+        `SMALL` none is laid (the term is then bounded by zero).
     """
-    least = math.log(FIRST_ERROR * scale)
+    least = math.log(SMALL * scale)
     if highest <= least:
         return []
     found = [highest]
     while len(found) < MOST:
         share = math.exp(found[-1]) / scale
-        step = min(WIDEST, math.sqrt(32.0 * FIRST_ERROR / share))
+        step = min(WIDEST, math.sqrt(8.0 * FIRST_ERROR / share))
         below = found[-1] - step
         if below < max(lowest, least):
             if lowest < found[-1]:

@@ -328,11 +328,9 @@ def _proof(solution: Solution, width: int) -> list[str]:
         "lrl",
     )
     for proof in certificate.proofs:
-        lines += wrapped(
-            f"{SOLVERS.get(proof.solver, proof.solver)}: {proof.status}, bound {digits(proof.bound, 7)} {unit}, "
-            f"{seconds(proof.wall_s)}",
-            width,
-        )
+        bound = "no bound" if proof.bound is None else f"bound {digits(proof.bound, 7)} {unit}"
+        name = SOLVERS.get(proof.solver, proof.solver)
+        lines += wrapped(f"{name}: {proof.status}, {bound}, {seconds(proof.wall_s)}", width)
     lines += wrapped(
         f"{_many(certificate.excluded, 'plan', 'plans')} with placement looked at, "
         f"{count(certificate.space_designs)} left to the solvers after arithmetic; "

@@ -323,6 +323,14 @@ class TestFaults:
     def test_values_that_are_none(self, good: Instance, changes: dict[str, Any], said: str) -> None:
         assert any(said in fault for fault in judged(good, with_plan(**changes)).violations)
 
+    def test_another_workload(self, good: Instance) -> None:
+        found = judged(good, replace(GOOD, workload="other"))
+        assert found.violations == ("workload: 'other' is not the 'pretrain' of the instance",)
+
+    def test_another_workload(self, good: Instance) -> None:
+        found = judged(good, replace(GOOD, workload="other"))
+        assert found.violations == ("workload: 'other' is not the 'pretrain' of the instance",)
+
     def test_framework_rules(self, instances: Any) -> None:
         deepspeed = instances.instance("deepspeed-13b")
         design = instances.design("deepspeed-13b", 1)

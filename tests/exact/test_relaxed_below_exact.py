@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from codesign.design.evaluation import Evaluation
 from codesign.design.placement import rank_map
 from codesign.exact import Judge
 from codesign.exact.step import layers
-from codesign.expr import Columns, Term
+from codesign.expr import Columns, Monomial, Term
 from codesign.solve.sample import random_designs
 
 REFERENCE = Path(__file__).parents[2] / "instances" / "reference"
@@ -70,8 +69,6 @@ def compared(model: CostModel, judge: Judge, columns: Columns, count: int) -> No
 
 
 def _term(model: CostModel, name: str) -> Term:
-    from codesign.expr import Monomial
-
     return Monomial(name, 1.0, (getattr(model, name),))
 
 
@@ -147,7 +144,7 @@ def test_the_relaxation_is_near(instances: Any, instance_name: str) -> None:
 
 
 def test_an_owned_network_is_free_as_far_as_it_reaches(instances: Any) -> None:
-    """Two servers stand on what is owned; three and four buy a network of the same parts, links and all."""
+    """Two servers stand on what is owned; four buy a network of the same parts, links and all."""
     case = instances.case("grow-8b", 400, seed=26)
     seen = set()
     for design, found in zip(case.designs, case.evaluations, strict=True):
@@ -165,8 +162,8 @@ def test_an_owned_network_is_free_as_far_as_it_reaches(instances: Any) -> None:
             assert items["weka-pod8 (owned)"].total_usd == 0
         else:
             assert items["weka-pod8"].total_usd > 0
-    assert seen == {1, 2, 3, 4} or seen == {1, 2, 4}
-    # a network for two that is not offered does not join three
+    assert seen == {1, 2, 4}
+    # a network for two that is not offered does not join four
     model = instances.model("grow-8b")
     offers = model.instance.offers
     nothing = offers.model_copy(update={"fabrics": offers.fabrics.model_copy(update={"switches": ()})})
@@ -174,4 +171,4 @@ def test_an_owned_network_is_free_as_far_as_it_reaches(instances: Any) -> None:
     four = next(design for design in case.designs if design.purchase.servers == 4)
     assert any(fault.startswith("network: ") for fault in judge.evaluate(four).violations)
     two = next(design for design in case.designs if design.purchase.servers == 2)
-    assert judge.evaluate(replace(two)).workloads
+    assert judge.evaluate(two).workloads
