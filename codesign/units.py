@@ -68,7 +68,7 @@ EXAMPLES: Mapping[str, str] = {
 }
 
 _QUANTITY = re.compile(
-    r"(?P<sign>[-+]?)(?P<dollar>\$?)\s*(?P<number>(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?)\s*(?P<unit>\S*)"
+    r"(?P<sign>[-+]?)(?P<dollar>\$?)\s*(?P<number>([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,3})?)\s*(?P<unit>\S*)"
 )
 LONGEST = 64
 

@@ -100,6 +100,9 @@ def plan_values(instance: Instance, workload: Workload, case: Case, domain: int)
     """
     values = default_values(workload, case, domain)
     neutral = {"tp": 1, "cp": 1, "ep": 1, "pp": 1, "dp": 1, "micro_batch": 1, "virtual_stages": 1, "zero": 0}
+    pinned = neutral | {
+        name: stated[0] for name in neutral if (stated := getattr(workload.plan, name)) is not None and len(stated) == 1
+    }
     faults: list[Fault] = []
     for name in PLAN_DECISIONS:
         stated = getattr(workload.plan, name)
@@ -110,15 +113,17 @@ def plan_values(instance: Instance, workload: Workload, case: Case, domain: int)
             continue
         for value in stated:
             broken = legality.check(case, {**neutral, name: value})
-            faults += [
-                instance.fault(
-                    f"workloads.0.plan.{name}",
-                    found=str(value),
-                    expected=f"a value that keeps the rule '{violation.rule}'",
-                    hint=violation.message,
+            # Told with what else is pinned: the nearest legal batch, say, is another one for a pinned micro-batch.
+            told = {each.rule: each for each in legality.check(case, {**pinned, name: value})} if broken else {}
+            if broken:
+                faults.append(
+                    instance.fault(
+                        f"workloads.0.plan.{name}",
+                        found=str(value),
+                        expected=f"a value that keeps the rules ({', '.join(each.rule for each in broken)})",
+                        hint="; ".join(told.get(each.rule, each).message for each in broken[:2]),
+                    )
                 )
-                for violation in broken
-            ]
     if faults:
         raise SpecError(tuple(faults))
     return values

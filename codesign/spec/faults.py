@@ -88,6 +88,11 @@ def _fault(error: ErrorDetails, root: type[BaseModel], source: Source) -> Fault:
     return source.fault(path, found, _TYPES.get(kind, clipped(error["msg"], 200)))
 
 
+def spelling(path: Path, root: type[BaseModel], data: Any) -> Path:
+    """A path by names of fields, as the file spells them."""
+    return _walk(path, root, data)[0]
+
+
 def shown(value: Any) -> str:
     """A value as a message quotes it."""
     if value is None:

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError
 from codesign import catalogue
 from codesign.errors import Fault, SpecError
 from codesign.spec import overrides as overriding
-from codesign.spec.faults import faults_of, shown
+from codesign.spec.faults import faults_of, shown, spelling
 from codesign.spec.limits import Assumptions, Limits, Objective
 from codesign.spec.offers import Offers, Owned, offers_of
 from codesign.spec.source import MOST_BYTES, Source, read_yaml
@@ -76,7 +76,8 @@ class Instance(Stated):
         path : names and positions with dots between them, such as `workloads.0.plan.tp`.
         """
         parts = tuple(int(part) if part.isdigit() else part for part in path.split("."))
-        return (self._source or Source(self.name)).fault(parts, found, expected, hint)
+        source = self._source or Source(self.name)
+        return source.fault(spelling(parts, Instance, source.data), found, expected, hint)
 
     def to_document(self) -> dict[str, Any]:
         """JSON-able form with every figure in SI; `from_document` reads it back exactly."""
@@ -201,9 +202,11 @@ def _of_objective(instance: Instance) -> Iterator[Fault]:
     bounded = limits.capex_usd is not None or limits.power_w is not None or limits.gpus is not None
     if buys and objective in FASTER_IS_BETTER and not bounded:
         yield instance.fault(
-            "limits", "no limit on money, power or GPUs", f"at least one of capex, power, gpus for the objective {objective}",
+            "limits",
+            "no limit on money, power or GPUs",
+            f"at least one of capex, power, gpus for the objective {objective}",
             "servers can be bought, and more of them are always faster; for what is owned alone state offers: none",
-        )  # fmt: skip
+        )
 
 
 def _of_hardware(instance: Instance) -> Iterator[Fault]:

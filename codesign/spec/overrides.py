@@ -57,6 +57,7 @@ def _path(text: str) -> tuple[str | int, ...]:
 
 def _put(source: Source, path: tuple[str | int, ...], value: Any, text: str) -> None:
     inside = source.data
+    written: list[str | int] = []
     for depth, part in enumerate(path):
         last = depth + 1 == len(path)
         if isinstance(inside, dict) and isinstance(part, str):
@@ -65,15 +66,19 @@ def _put(source: Source, path: tuple[str | int, ...], value: Any, text: str) -> 
                 # The other spelling of the field, with or without its unit, gives way.
                 inside.pop(name, None)
                 inside[part] = value
+                source.replaced[(*written, part)] = f"--set {clipped(text)}"
                 return
             if inside.get(name) is None:
                 inside[name] = {}
             inside = inside[name]
+            written.append(name)
         elif isinstance(inside, list) and isinstance(part, int) and part < len(inside):
             if last:
                 inside[part] = value
+                source.replaced[(*written, part)] = f"--set {clipped(text)}"
                 return
             inside = inside[part]
+            written.append(part)
         else:
             where = ".".join(str(each) for each in path[:depth]) or "the instance"
             raise _refused(text, f"no '{part}' in {where}", "a path to a field of the instance")

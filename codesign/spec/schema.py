@@ -18,6 +18,8 @@ SECTIONS = {
     "Storage": "storage",
 }
 """Models that a name from the catalogue can stand for."""
+FOLLOW = ("kv_heads", "head_size")
+"""Fields of a model that follow from others where they are not stated."""
 
 
 def json_schema() -> dict[str, Any]:
@@ -28,6 +30,7 @@ def json_schema() -> dict[str, Any]:
         if name in definitions:
             definitions[name] = _with_presets(definitions[name], catalogue.load().names(section), name == "Model")
     definitions["Assumptions"].pop("required", None)
+    schema["properties"]["workloads"] |= {"minItems": 1, "maxItems": 1}
     definitions["StorageOffer"] = {"anyOf": [definitions["StorageOffer"], {"$ref": "#/$defs/Storage"}]}
     offers = schema["properties"]["offers"]
     schema["properties"]["offers"] = {"anyOf": [offers, {"const": "none"}]}
@@ -35,6 +38,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _with_presets(full: dict[str, Any], names: tuple[str, ...], is_model: bool) -> dict[str, Any]:
+    full = {**full, "required": [name for name in full["required"] if name not in FOLLOW]}
     replaced = {
         **full,
         "properties": {PRESET: {"enum": list(names)}, **full["properties"]},

@@ -47,7 +47,8 @@ class Place:
 class Source:
     """Plain data of a document, and where each key and value of it stands.
 
-    `values` and `keys` map a path, such as `("workloads", 0, "plan")`, to the place of its value or its key.
+    `values` and `keys` map a path, such as `("workloads", 0, "plan")`, to the place of its value or its key; `replaced`
+    has the paths whose values do not stand in the file, with what replaced them.
     """
 
     name: str
@@ -55,9 +56,13 @@ class Source:
     values: dict[Path, Place] = field(default_factory=dict)
     keys: dict[Path, Place] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
+    replaced: dict[Path, str] = field(default_factory=dict)
 
     def fault(self, path: Path, found: str, expected: str, hint: str = "", at_key: bool = False) -> Fault:
         """A fault at the place of a path, or of the nearest path above it that stands in the file."""
+        for depth in range(len(path), 0, -1):
+            if path[:depth] in self.replaced:
+                return Fault(spelt(path), found, expected, hint, self.replaced[path[:depth]])
         place = (self.keys.get(path) if at_key else None) or self.values.get(path)
         above = path
         while place is None and above:

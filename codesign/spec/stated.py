@@ -131,7 +131,7 @@ class _OneOrList:
 
     def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
         schema: dict[str, Any] = handler(core)
-        return {"anyOf": [schema.get("items", {}), schema]}
+        return {"anyOf": [schema.get("items", {}), {**schema, "minItems": 1}]}
 
 
 Item = TypeVar("Item")
