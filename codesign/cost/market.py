@@ -98,7 +98,8 @@ class Market:
     def _server_options(self) -> Iterable[ServerOption]:
         limits, offered = self.limits, {server.name: server for server in self.instance.offers.servers}
         owned = {item.server.name: item for item in self.instance.inventory}
-        for name, server in {**offered, **{n: item.server for n, item in owned.items()}}.items():
+        # More of an owned type are bought at the price of the offer; what the inventory says of a price is of no use.
+        for name, server in (offered | {n: item.server for n, item in owned.items() if n not in offered}).items():
             count = owned[name].count if name in owned else 0
             ceiling = limits.gpus if limits.gpus is not None else CEILING_GPUS
             most = ceiling // server.gpus

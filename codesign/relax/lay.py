@@ -9,7 +9,7 @@ epigraphs, a monomial factor is pushed down to the monomials.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -165,11 +165,12 @@ class Relaxation:
     def _lay_monomial(self, monomial: Monomial) -> Linear:
         products: dict[int, Floats] = {}
         constant = monomial.coefficient
+        whole = self._holder({d for table in monomial.factors for d in table.scope})
         for table in monomial.factors:
             if not table.scope:
                 constant *= float(table.values)
                 continue
-            index = self._cluster_of(table)
+            index = self._cluster_of(table) if whole is None else whole
             values = self.values(table, self.clusters[index].relation)
             products[index] = products[index] * values if index in products else values
         # A factor that is the same for all tuples is a number.
@@ -265,11 +266,16 @@ class Relaxation:
                 total += coefficient * (variable.upper if coefficient > 0 else variable.lower)
         return total + sum(binaries.values())
 
+    def _holder(self, decisions: Iterable[str]) -> int | None:
+        """The first cluster that has all of some decisions."""
+        wanted = set(decisions)
+        return next((i for i, cluster in enumerate(self.clusters) if wanted <= set(cluster.relation.columns)), None)
+
     def _cluster_of(self, table: Table) -> int:
-        for index, cluster in enumerate(self.clusters):
-            if all(d in cluster.relation.columns for d in table.scope):
-                return index
-        raise ValueError(f"table {table.name!r} over {table.scope} lies in no cluster of the master")
+        index = self._holder(table.scope)
+        if index is None:
+            raise ValueError(f"table {table.name!r} over {table.scope} lies in no cluster of the master")
+        return index
 
     def values(self, table: Table, relation: Relation) -> Floats:
         """A table for each tuple of a relation that has its decisions."""

@@ -211,8 +211,6 @@ def test_tables(instances: Any) -> None:
         rows = rank_map_rows(design)
         assert [row[0] for row in rows] == list(range(design.plan.world))
         assert all(len(row) == len(RANK_MAP_COLUMNS) for row in rows)
-        degrees = dict(zip(("tp", "cp", "dp", "pp"), zip(*rows, strict=True), strict=False))
-        del degrees
         for name in ("tp", "cp", "dp", "pp"):
             column = [row[RANK_MAP_COLUMNS.index(name)] for row in rows]
             assert set(column) == set(range(design.plan.degree(name)))

@@ -70,7 +70,9 @@ def variables_and_points(draw: st.DrawFn) -> tuple[list[Variable], list[float]]:
 @st.composite
 def coefficients_of(draw: st.DrawFn, count: int) -> list[float]:
     """Zeros, whole numbers, and numbers of very different sizes."""
-    mixed = st.builds(lambda size, share, sign: sign * size * (0.1 + share), SIZES, SHARES, st.sampled_from([-1.0, 1.0]))
+    mixed = st.builds(
+        lambda size, share, sign: sign * size * (0.1 + share), SIZES, SHARES, st.sampled_from([-1.0, 1.0])
+    )
     one = st.one_of(st.sampled_from([0.0, 1.0, -1.0, 3.0, -7.0]), mixed)
     return draw(st.lists(one, min_size=count, max_size=count))
 
