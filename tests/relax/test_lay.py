@@ -165,7 +165,7 @@ def test_a_shared_decision_counts_for_the_cluster_that_holds_the_whole_monomial(
 
 
 def test_a_term_is_laid_once() -> None:
-    """Equal products, in whatever order and under whatever name, share their variable; equal factors their logarithm."""
+    """Equal products, in any order and under any name, share their variable; equal factors their logarithm."""
     relaxation = laid()
     first = relaxation.lower(Monomial("ac", 2.0, (OF_A, OF_C)))
     size = len(relaxation.rows.variables)

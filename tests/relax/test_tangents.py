@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -40,8 +41,8 @@ def test_points_lie_in_the_range_from_above_downwards(lowest: float, width: floa
         return
     assert len(at) <= MOST
     assert all(lowest <= point <= highest for point in at)
-    assert all(above > below for above, below in zip(at, at[1:], strict=False))
-    assert all(above - below <= WIDEST * (1 + 1e-12) for above, below in zip(at, at[1:], strict=False))
+    assert all(above > below for above, below in itertools.pairwise(at))
+    assert all(above - below <= WIDEST * (1 + 1e-12) for above, below in itertools.pairwise(at))
     if at:
         assert at[0] == highest
 
