@@ -299,6 +299,13 @@ def _certificate(written: Solution, certificate: Certificate) -> Iterator[Differ
         if proof.bound is not None and sign * (proof.bound - value) > PROOF_TOLERANCE * abs(value):
             path = f"proof.proofs[{index}].bound"
             yield Difference(path, proof.bound, f"no better than the value of the design, {value!r}")
+        if proof.solver in certificate.proven_by and (
+            proof.bound is None or sign * (bound - proof.bound) > TOLERANCE * abs(value)
+        ):
+            path = f"proof.proofs[{index}].bound"
+            yield Difference(path, proof.bound, f"at least as good as the bound that it is said to prove, {bound!r}")
+    if written.status == "optimal" and not certificate.proven_by:
+        yield Difference("proof.proven_by", [], "at least one solver, since the status is optimal")
 
 
 def _search(certificate: Certificate) -> Iterator[Difference]:

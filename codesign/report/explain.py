@@ -17,7 +17,7 @@ import numpy as np
 from codesign.design import Design, Plan
 from codesign.design.evaluation import Evaluation
 from codesign.design.solution import SCHEMA, Solution, parse_document, read_text
-from codesign.errors import StaleSolutionError
+from codesign.errors import SpecError, StaleSolutionError
 from codesign.exact.evaluate import Judge
 from codesign.exact.verify import GREATER_IS_BETTER, verify
 from codesign.report.alternative import Alternative, compared
@@ -182,12 +182,13 @@ def _standings(evaluation: Evaluation) -> Iterator[Standing]:
 
 
 def _one_more(judge: Judge, design: Design, evaluation: Evaluation) -> OneMore | None:
-    option, network, _ = judge.market.find(design.purchase)
     servers = design.purchase.servers + 1
+    try:  # the network of the larger cluster: where the owned one is full, the same one bought
+        option, network, _ = judge.market.find(replace(design.purchase, servers=servers))
+    except SpecError:
+        return None
     offered = any(server.name == option.server.name for server in judge.instance.offers.servers)
     if servers > option.owned and not offered:
-        return None
-    if network.owned_servers and servers > network.owned_servers:
         return None
     if not judge.market.counted(network, option.server, np.asarray([servers])).feasible[0]:
         return None
