@@ -34,7 +34,7 @@ REPORT_IT = (
     "-v prints the details."
 )
 
-NARROWEST, WIDEST = 60, 120
+NARROWEST, WIDEST = 72, 120
 """Columns of a report: lines longer than this are harder to read than to wrap."""
 
 Command = TypeVar("Command", bound=Callable[..., int])

@@ -26,6 +26,10 @@ SCHEMA = 1
 SOLUTION_FILE = "solution.json"
 
 
+NOT_ENOUGH = "; then other limits conflict, so that more has to move"
+"""How a move of `Conflict` ends that does not make a design possible by itself."""
+
+
 @dataclass(frozen=True)
 class Conflict:
     """Why nothing fits: a smallest set of limits that exclude each other.

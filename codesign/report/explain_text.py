@@ -12,6 +12,7 @@ from codesign.report.layout import bars, blocks, clipped, columns, plain, wrappe
 from codesign.report.quantity import digits, dollars, figure, percent_down, percent_up, scaled, seconds, share, usd
 from codesign.report.text import (
     LEAST_SHARE,
+    NARROWEST,
     OBJECTIVES,
     certificate_sentence,
     conflict_lines,
@@ -27,7 +28,7 @@ SPEED = ("slower", "faster")
 
 def explanation(found: Explanation, width: int = 80, unicode: bool = True) -> str:
     """The explanation as text no wider than `width` columns (at least 60)."""
-    width = max(width, 60)
+    width = max(width, NARROWEST)
     solution = found.solution
     instance, design, evaluation = solution.instance, solution.design, solution.evaluation
     parts: list[Sequence[str]] = [[clipped(instance.name, width)]]

@@ -1,6 +1,6 @@
 """Lines, columns and bars of a plain-text report. Floor 6. In: rows of strings, shares. Out: lines no wider than asked.
 
-Text is written with Unicode marks; `plain` puts ASCII of the same width in their place, for terminals without them.
+Text is written with Unicode marks; `plain` puts ASCII in their place, for terminals without them.
 """
 
 from __future__ import annotations
@@ -34,8 +34,12 @@ _ASCII = str.maketrans(
 
 
 def plain(text: str) -> str:
-    """The same text in ASCII; any other letter (a name that the user gave) becomes a question mark."""
-    return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+    """The same text in ASCII; any other letter (a name that the user gave) becomes a question mark.
+
+    Marks of tables and bars have stand-ins of one column; those of sentences may be wider.
+    """
+    lines = text.translate(_ASCII).encode("ascii", "replace").decode("ascii").split("\n")
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def bar(share: float, width: int) -> str:

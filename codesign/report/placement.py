@@ -42,9 +42,9 @@ def picture(plan: Plan, placement: Placement, purchase: Purchase, gpus: int, wid
 def _server(placement: Placement, name: str, gpus: int, width: int) -> list[str]:
     factors = [(d, placement.layout(d).domain) for d in DIMENSIONS if placement.layout(d).domain > 1]
     used = prod(factor for _, factor in factors)
-    head = f"  one {name}: " + (f"all {gpus} GPUs work" if used == gpus else f"{used} of {gpus} GPUs work")
+    head = f"one {name}: " + (f"all {gpus} GPUs work" if used == gpus else f"{used} of {gpus} GPUs work")
     if not factors:
-        return [head]
+        return wrapped(head, width)
     room = width - _LABEL - 2
     drawn, idle = list(factors), gpus - used
     while len(drawn) > 1 and _wide(drawn, idle) > room:
@@ -55,7 +55,7 @@ def _server(placement: Placement, name: str, gpus: int, width: int) -> list[str]
         beyond = factors[len(drawn) :]
         where = ", ".join(f"{d} 0–{factor - 1}" for d, factor in beyond)
         head += f"; drawn is one of {copies} groups alike ({where})"
-    return [head, *_grid(drawn, idle, room)]
+    return [*wrapped(head, width), *_grid(drawn, idle, room)]
 
 
 def _wide(factors: Sequence[tuple[str, int]], idle: int) -> int:
@@ -131,7 +131,7 @@ def _tiers(placement: Placement, purchase: Purchase, width: int) -> list[str]:
 
 def _marks(marks: Sequence[str], total: int, width: int, noun: str) -> list[str]:
     """Marks in groups of eight on one line; an ellipsis and the number where they are too many."""
-    tail = f" … {total} {noun}"
+    tail = f" … ({total} {noun} in all)"
     text, shown = "", 0
     for mark in marks:
         piece = (" " if shown and shown % 8 == 0 else "") + mark

@@ -68,9 +68,9 @@ def dollars(value: float, cents: bool = False) -> str:
 
 
 def count(value: float) -> str:
-    """A count: 1,024; 1.5 T from a million million on."""
+    """A count: 1,024; as the field counts tokens and parameters, 10.0 B and 1.50 T."""
     if value >= 1e9:
-        return scaled(value, "").strip()
+        return scaled(value, "").strip().replace("G", "B")
     return f"{value:,.0f}"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from codesign.design import Design
 from codesign.design.certificate import Certificate
 from codesign.design.evaluation import Evaluation, LimitCheck, WorkloadEvaluation
-from codesign.design.solution import Conflict, Solution
+from codesign.design.solution import NOT_ENOUGH, Conflict, Solution
 from codesign.report.layout import INDENT, bars, blocks, clipped, columns, plain, wrapped
 from codesign.report.placement import WORDS, picture
 from codesign.report.quantity import (
@@ -35,13 +35,15 @@ OBJECTIVES = {
     "total_cost": "total cost",
     "tokens_per_usd": "tokens per dollar",
 }
+NARROWEST = 72
+"""Columns that every table of a report fits into."""
 LEAST_SHARE = 5e-4
 """Parts of a step below this share are left out of the bars: they would read 0.0 %."""
 
 
 def summary(solution: Solution, width: int = 80, unicode: bool = True) -> str:
-    """The whole answer as text no wider than `width` columns (at least 60)."""
-    width = max(width, 60)
+    """The whole answer as text no wider than `width` columns (at least 72)."""
+    width = max(width, NARROWEST)
     instance = solution.instance
     if solution.design is None or solution.evaluation is None:
         text = blocks([[instance.name], _nothing(solution, width), _notes(solution.notes, width)])
@@ -75,7 +77,7 @@ def evaluation_summary(
     ----------
     filled : what was completed because nothing was left to decide, in words.
     """
-    width = max(width, 60)
+    width = max(width, NARROWEST)
     broken = len(evaluation.violations)
     verdict = (
         wrapped(f"This design breaks {broken} rule{'s' * (broken != 1)} or limit{'s' * (broken != 1)}:", width)
@@ -141,9 +143,11 @@ def headline(instance: Instance, design: Design, evaluation: Evaluation, width: 
 def certificate_sentence(certificate: Certificate) -> str:
     """What is proven, by whom."""
     if not certificate.proven_by:
-        who = "proven by interval arithmetic alone (no solver finished)"
-    else:
-        who = "proven by " + " and ".join(SOLVERS.get(name, name) for name in certificate.proven_by)
+        return (
+            "The proof was cut short by a limit: arithmetic alone excludes designs that are better by more than "
+            f"{percent_up(certificate.gap)}, no more is proven."
+        )
+    who = "proven by " + " and ".join(SOLVERS.get(name, name) for name in certificate.proven_by)
     if certificate.gap == 0:
         return f"No design of the stated space is better, {who}."
     return f"No design of the stated space is better by more than {percent_up(certificate.gap)}, {who}."
@@ -162,7 +166,9 @@ def conflict_lines(conflict: Conflict, width: int) -> list[str]:
     names = list(conflict.limits)
     if not names:
         return wrapped("Nothing fits, whatever the limits: no design of the stated space can run.", width)
-    if len(names) == 1:
+    if names == ["inventory"]:
+        lines = wrapped("Nothing fits: no design runs on what is owned.", width)
+    elif len(names) == 1:
         lines = wrapped(f"Nothing fits: no design of the stated space keeps {names[0]}.", width)
     else:
         together = ", ".join(names[:-1]) + f" and {names[-1]}"
@@ -172,9 +178,15 @@ def conflict_lines(conflict: Conflict, width: int) -> list[str]:
             width,
         )
     if conflict.moves:
-        lines += ["", INDENT + ("What would have to move:" if len(names) == 1 else "Any one of these would do:")]
-        for name, move in conflict.moves.items():
-            lines += wrapped(f"{name}: {move}", width, first="  - ")
+        enough = {name: move for name, move in conflict.moves.items() if not move.endswith(NOT_ENOUGH)}
+        for title, moves in (
+            ("This would do:" if len(enough) == 1 else "Any one of these would do:", enough),
+            ("These alone would not, since other limits come next:", conflict.moves.keys() - enough.keys()),
+        ):
+            if moves:
+                lines += ["", INDENT + title]
+            for name in [each for each in conflict.moves if each in moves]:
+                lines += wrapped(f"{name}: {conflict.moves[name].removesuffix(NOT_ENOUGH)}", width, first="  - ")
     return lines
 
 
@@ -252,6 +264,9 @@ def _time(figures: WorkloadEvaluation, width: int) -> list[str]:
         for name, value, part in time_shares(figures)
         if part >= LEAST_SHARE
     ]
+    rest = sum(part for _, _, part in time_shares(figures) if part < LEAST_SHARE)
+    if rest > 0:
+        rows.append(("other", _step_seconds(rest * figures.step_time_s, figures.step_time_s), rest))
     total = ("a step", _step_seconds(figures.step_time_s, figures.step_time_s))
     return ["Where the time of a step goes", *bars(rows, width, total)]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from codesign.cost.market import CEILING_GPUS
 from codesign.design import Design
-from codesign.design.solution import Conflict, Solution
+from codesign.design.solution import NOT_ENOUGH, Conflict, Solution
 from codesign.spec.instance import Instance
 from codesign.spec.offers import Owned, all_switches
 
@@ -110,7 +110,7 @@ def _move(instance: Instance, base: Instance, member: Member, best: Best) -> str
     """How far a member must move while all else stays as stated, in words; failing that, while the conflict does."""
     answer, aside = _least(instance, member, best), ""
     if answer.design is None:
-        answer, aside = _least(base, member, best), "; then other limits conflict, so that more has to move"
+        answer, aside = _least(base, member, best), NOT_ENOUGH
     if answer.design is None or answer.certificate is None:
         return "further than could be found out in the time"
     return _towards(instance, member, answer.design, answer.certificate.value) + aside

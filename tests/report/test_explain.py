@@ -242,7 +242,7 @@ class TestText:
     @pytest.mark.parametrize("unicode", [True, False])
     def test_no_line_is_too_wide(self, explanations: list[Explanation], unicode: bool) -> None:
         for found in explanations:
-            for width in range(60, 121):
+            for width in range(72, 121):
                 text = explanation(found, width, unicode)
                 assert max(len(line) for line in text.split("\n")) <= width
                 assert unicode or text.isascii()

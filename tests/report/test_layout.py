@@ -35,7 +35,7 @@ def test_columns_are_aligned(rows: list[tuple[str, str, str]]) -> None:
 
 @given(
     st.lists(st.tuples(WORDS, st.floats(0.0, 1.0)), min_size=1, max_size=12),
-    st.integers(60, 120),
+    st.integers(72, 120),
 )
 def test_bars_keep_to_the_width(parts: list[tuple[str, float]], width: int) -> None:
     rows = [(name, f"{share:.2f} GB", share) for name, share in parts]
@@ -46,7 +46,7 @@ def test_bars_keep_to_the_width(parts: list[tuple[str, float]], width: int) -> N
     assert len(starts) == 1
 
 
-@given(st.text("ab cd", max_size=400), st.integers(60, 120))
+@given(st.text("ab cd", max_size=400), st.integers(72, 120))
 def test_wrapped_lines_keep_every_word(text: str, width: int) -> None:
     lines = layout.wrapped(text, width, first="  - ")
     limit = max(width, max((len(word) for word in text.split()), default=0) + 4)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import pytest
 
+from codesign import read, solve
 from codesign.design import Design, Layout, Network, Placement, Plan, Purchase, StoragePurchase
 from codesign.design.certificate import Certificate, Proof
 from codesign.design.evaluation import BillLine, Evaluation, LimitCheck, Memory, WorkloadEvaluation
-from codesign.design.solution import Conflict, Solution
+from codesign.design.solution import NOT_ENOUGH, Conflict, Solution
 from codesign.report.text import certificate_sentence, conflict_lines, evaluation_summary, limit_lines, summary
 from codesign.spec.instance import parse
+
+ROOT = Path(__file__).parents[2]
 
 INSTANCE_TEXT = """
 schema: 1
@@ -171,7 +177,7 @@ class TestSentences:
         assert certificate_sentence(replace(CERTIFICATE, proven_by=("cp-sat",), gap=0.0)) == (
             "No design of the stated space is better, proven by CP-SAT."
         )
-        assert "no solver finished" in certificate_sentence(replace(CERTIFICATE, proven_by=()))
+        assert "cut short by a limit" in certificate_sentence(replace(CERTIFICATE, proven_by=()))
 
     def test_a_broken_limit(self) -> None:
         (line,) = limit_lines([LimitCheck("capex", 1.2e6, 1e6, "USD", False)])
@@ -196,3 +202,43 @@ class TestEvaluationSummary:
         text = evaluation_summary(INSTANCE, DESIGN, replace(EVALUATION, workloads={}, violations=("x: y",)))
         assert "Where the time" not in text
         assert "Where the money goes" in text
+
+
+@pytest.mark.parametrize("width", [72, 80, 97, 120])
+@pytest.mark.parametrize("name", ["8b-owned-and-bought", "13b-deepspeed", "8b-half-empty-domain"])
+def test_no_line_of_a_real_summary_is_too_wide(name: str, width: int) -> None:
+    text = summary(solved(name), width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    ascii_text = summary(solved(name), width, unicode=False)
+    assert ascii_text.isascii()
+    assert all(line == line.rstrip() for line in ascii_text.splitlines())
+
+
+@pytest.mark.parametrize("name", ["8b-owned-and-bought", "13b-deepspeed", "8b-half-empty-domain"])
+def test_the_parts_of_a_step_add_up_by_eye(name: str) -> None:
+    lines = summary(solved(name), 100).split("Where the time of a step goes\n")[1].split("\n\n")[0].splitlines()
+    numbers = [float(found.group(1)) for line in lines if (found := re.search(r"([\d.]+) m?s\b", line))]
+    *parts, total = numbers
+    assert sum(parts) == pytest.approx(total, abs=0.011 * len(parts))
+
+
+def test_moves_that_are_not_enough_are_told_apart() -> None:
+    lines = conflict_lines(
+        Conflict(
+            ("limits.capex", "limits.power"), {"limits.capex": "from $1M to $2M", "limits.power": f"a{NOT_ENOUGH}"}
+        ),
+        80,
+    )
+    text = "\n".join(lines)
+    assert (
+        text.index("This would do:")
+        < text.index("from $1M")
+        < text.index("alone would not")
+        < text.index("- limits.power: a")
+    )
+    assert "more has to move" not in text
+
+
+@cache
+def solved(name: str) -> Solution:
+    return solve(read(ROOT / "instances" / "small" / f"{name}.yaml"))
