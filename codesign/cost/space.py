@@ -182,6 +182,22 @@ def placements(space: Space, degrees: Mapping[str, int], used: int, leaf: int, p
     return Relation("placements", columns).where(keep)
 
 
+def refuse_mixtures(instance: Instance) -> None:
+    """Raise `SpecError` for a mixture of experts: its routing is not modelled, so that its figures would be wrong."""
+    workload = instance.workloads[0]
+    if workload.model.experts:
+        raise SpecError(
+            (
+                instance.fault(
+                    "workloads.0.model",
+                    found=f"{workload.model.name}, a mixture of {workload.model.experts} experts",
+                    expected="a dense model: planning of mixtures of experts is not part of this version",
+                    hint="use a dense model, for example llama-3.1-70b",
+                ),
+            )
+        )
+
+
 def design_space(instance: Instance, market: Market) -> DesignSpace:
     """Build the space.
 
@@ -197,17 +213,7 @@ def design_space(instance: Instance, market: Market) -> DesignSpace:
         workload.global_batch,
         legality.PROFILES[workload.framework],
     )
-    if workload.model.experts:
-        raise SpecError(
-            (
-                instance.fault(
-                    "workloads.0.model",
-                    found=f"{workload.model.name}, a mixture of {workload.model.experts} experts",
-                    expected="a dense model: planning of mixtures of experts is not part of this version",
-                    hint="use a dense model, for example llama-3.1-70b",
-                ),
-            )
-        )
+    refuse_mixtures(instance)
     domain = max(option.server.gpus for option in market.servers)
     values = plan_values(instance, workload, case, domain)
     plan_space = Space([Decision(name, values[name]) for name in PLAN_DECISIONS])

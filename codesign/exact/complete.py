@@ -18,7 +18,7 @@ import numpy as np
 from codesign.cost import legality, reliability
 from codesign.cost.legality import Case
 from codesign.cost.market import Market, NetworkOption, ServerOption
-from codesign.cost.space import PLAN_DECISIONS, RECOMPUTE, ZERO, layouts, placements
+from codesign.cost.space import PLAN_DECISIONS, RECOMPUTE, ZERO, layouts, placements, refuse_mixtures
 from codesign.design import (
     DIMENSIONS,
     TIERS,
@@ -81,7 +81,7 @@ class _Completion(Filling):
         self.case = Case(self.workload.model, self.workload.sequence_length, self.workload.global_batch, profile)
 
     def completed(self) -> Completed:
-        self._dense()
+        refuse_mixtures(self.instance)
         self._workload()
         option = self._server()
         while self._plan_values() or self._degrees(option):
@@ -111,14 +111,6 @@ class _Completion(Filling):
         return Completed(design, tuple(self.filled))
 
     # -- workload and server
-
-    def _dense(self) -> None:
-        """Figures of a mixture of experts would look right and be wrong: none of its traffic is modelled."""
-        model = self.workload.model
-        if model.experts:
-            found = f"{model.name}, a mixture of {model.experts} experts"
-            expected = "a dense model: mixtures of experts are not part of this version"
-            raise SpecError((self.instance.fault("workloads.0.model", found, expected),))
 
     def _workload(self) -> None:
         stated, name = self.get("workload"), self.workload.name

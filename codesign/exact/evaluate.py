@@ -15,6 +15,7 @@ import numpy as np
 from codesign.cost import architecture, legality, reliability
 from codesign.cost.market import Market, NetworkOption, ServerOption, StorageOption
 from codesign.cost.memory import VERDICTS, TrainingMemory, verdict
+from codesign.cost.space import refuse_mixtures
 from codesign.design import DIMENSIONS, Design, Plan
 from codesign.design.evaluation import BillLine, Evaluation, LimitCheck, Memory, WorkloadEvaluation
 from codesign.design.placement import RankMap, rank_map
@@ -34,7 +35,7 @@ def evaluate(instance: Instance, design: Design) -> Evaluation:
     Raises
     ------
     SpecError
-        If the design names hardware that the instance does not have.
+        If the design names hardware that the instance does not have, or the model is a mixture of experts.
     """
     return Judge(instance).evaluate(design)
 
@@ -43,6 +44,7 @@ class Judge:
     """The exact model of one instance; remembers the steps that it has played."""
 
     def __init__(self, instance: Instance) -> None:
+        refuse_mixtures(instance)
         self.instance = instance
         self.market = Market(instance)
         self.workload = instance.workloads[0]

@@ -483,3 +483,9 @@ class TestFaults:
         for interval_s in (0.0, -5.0, float("nan"), float("inf")):
             found = judged(good, with_purchase(checkpoint_interval_s=interval_s))
             assert any(fault.startswith("checkpoints: ") for fault in found.violations), interval_s
+
+
+def test_a_mixture_of_experts_is_refused_and_not_judged_as_a_dense_model() -> None:
+    """Its routing is not modelled: figures would look right and be wrong."""
+    with pytest.raises(SpecError, match="a dense model"):
+        Judge(parse(HAND, overrides=["model=mixtral-8x7b"]))
