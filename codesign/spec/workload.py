@@ -129,7 +129,7 @@ class Workload(Stated):
 
     Attributes
     ----------
-    global_batch : sequences a step.
+    global_batch : sequences a step; every micro-batch of it is played, so there is a limit.
     tokens : of the whole run; needed for the time and the cost of it.
     precision : of the matrices of the layers.
     framework : whose rules a plan must keep.
@@ -138,7 +138,7 @@ class Workload(Stated):
     name: Annotated[Name, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "pretrain"
     model: Annotated[Model, BeforeValidator(_model)]
     sequence_length: Annotated[int, whole(1, 1 << 24)]
-    global_batch: Annotated[int, whole(1, 1 << 20)]
+    global_batch: Annotated[int, whole(1, 1 << 17)]
     tokens: Tokens | None = None
     precision: Precision = "bf16"
     framework: Framework = "megatron"
