@@ -59,6 +59,10 @@ def solve(
 ) -> Outcome:
     """Minimise the rows' objective variable.
 
+    Parameters
+    ----------
+    hint : an assignment to start at; NaN where nothing is said of a variable.
+
     Raises
     ------
     SolverError
@@ -81,6 +85,8 @@ def solve(
     model.minimize(objective)
     if hint is not None:
         for variable, d, value in zip(variables, domains, hint, strict=True):
+            if np.isnan(value):
+                continue
             model.add_hint(variable, min(max(int(np.ceil(value / d.unit - 1e-9)), d.lower), d.upper))
     if problem := model.validate():
         raise SolverError(f"CP-SAT refuses the model: {problem}")

@@ -23,9 +23,9 @@ Floats = npt.NDArray[np.float64]
 
 POLISHED = 256
 """When no more than this many plans could still be better, they are all closed: the optimum, not only the gap."""
-FEW_IN_MASTER, MOST_IN_MASTER = 1500, 20000
-"""Tuples of plan and placement that a master takes, lowest floors first: the most if that many floors lie below the
-asked bound, else the few. The others are bounded by their floors alone."""
+LEAST_IN_MASTER, FEW_IN_MASTER, MOST_IN_MASTER = 64, 1500, 20000
+"""Tuples of plan and placement that a master takes, lowest floors first: all that could still be better, if these are
+few; else those that are needed for the asked gap. The others are bounded by their floors alone."""
 ROUNDED = 2e-6
 """Relative distance below the incumbent that a solver's bound cannot get over: what the rounding of rows takes."""
 AGREE = 1e-4
@@ -75,8 +75,10 @@ class Certification:
         """Rows over the plans that are left, and a bound on those that were too many to take."""
         assert self.search.incumbent is not None
         order = np.argsort(floors, kind="stable")
-        needed = int(np.sum(floors < self.search.best * (1.0 - self.limits.gap / 10.0)))
-        taken = min(max(needed, FEW_IN_MASTER), MOST_IN_MASTER)
+        better = int(np.sum(floors < self.search.best * (1.0 - ROUNDED)))
+        asked = int(np.sum(floors < self.search.best * (1.0 - self.limits.gap / 10.0)))
+        taken = max(better, LEAST_IN_MASTER) if better <= FEW_IN_MASTER else max(asked, FEW_IN_MASTER)
+        taken = min(taken, MOST_IN_MASTER)
         kept = order[:taken]
         rest = float(floors[order[taken]]) if len(order) > taken else np.inf
         home = int(self.search.positions(plans, self.search.incumbent)[0])
@@ -87,15 +89,12 @@ class Certification:
         space = self.search.model.space
         hardware = semijoin(self.search.candidates.hardware, relation, space)
         storage = semijoin(self.search.candidates.storage, hardware, space)
-        return (
-            Master(self.search.model, relation, hardware, storage, kept_floors, self.search.best),
-            relation,
-            kept_floors,
-            rest,
-        )
+        master = Master(self.search.model, relation, hardware, storage, kept_floors, self.search.best)
+        return master, relation, kept_floors, rest
 
     def _run_master(self, master: Master, plans: Relation, floors: Floats, rest: float) -> Outcome | None:
-        hint: Floats | None = None
+        assert self.search.incumbent is not None
+        hint = master.standing_at(self.search.codes_of(self.search.incumbent))
         laid_for = self.search.best
         while True:
             self.search.tell("master")

@@ -6,7 +6,7 @@ a bound on every design of the clusters, and the choice that attains it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import numpy as np
@@ -83,6 +83,15 @@ class Master:
                 self.relaxation.tangent(exponential, log)
                 laid += 1
         return laid
+
+    def standing_at(self, codes: Mapping[str, int]) -> Floats:
+        """A hint: the tuple of a design in each cluster; nothing is said of other variables, or where it has none."""
+        hint = np.full(len(self.relaxation.rows.variables), np.nan)
+        for cluster in self.relaxation.clusters:
+            same = np.logical_and.reduce([column == codes[name] for name, column in cluster.relation.columns.items()])
+            if np.any(same):
+                hint[cluster.first : cluster.first + len(same)] = same
+        return hint
 
     def chosen_plan(self, chosen: Floats) -> int:
         """Tuple of plan and placement in an assignment."""

@@ -210,6 +210,18 @@ class Search:
         }
         return Relation("incumbent", {n: np.array([space[n].code(v)], dtype=np.intp) for n, v in values.items()})
 
+    def codes_of(self, judged: Judged) -> dict[str, int]:
+        """Codes of all decisions of a design."""
+        purchase, space = judged.design.purchase, self.model.space
+        _, network, storage = self.model.market.find(purchase)
+        bought = {
+            "network": (network.network, network.owned_servers),
+            "storage": (storage.purchase, storage.owned),
+            "checkpoint_interval": purchase.checkpoint_interval_s,
+        }
+        row = {name: int(column[0]) for name, column in self.row_of(judged).columns.items()}
+        return row | {name: space[name].code(value) for name, value in bought.items()}
+
     def positions(self, plans: Relation, judged: Judged) -> npt.NDArray[np.intp]:
         """Where the tuple of a design stands among plans."""
         row = self.row_of(judged)
