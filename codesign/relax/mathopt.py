@@ -72,6 +72,7 @@ def solve(
         time_limit=datetime.timedelta(seconds=max(time_s, 1e-3)),
         relative_gap_tolerance=relative_gap,
         random_seed=seed,
+        presolve=mathopt.Emphasis.OFF,  # HiGHS 1.16 corrupts memory in presolve on some masters; a test holds one
     )
     interrupter = SolveInterrupter()
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -207,3 +209,11 @@ def _allowed(model: CostModel, part: Relation) -> Any:
 def test_limits_are_checked(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=field):
         Limits(**{field: value})
+
+
+def test_highs_does_not_bring_the_process_down() -> None:
+    """With the presolve of HiGHS 1.16 this one ends in a segmentation fault, so it runs in a process of its own."""
+    file = Path(__file__).parents[1] / "data" / "highs-presolve.yaml"
+    code = f"from codesign import read, solve; print(solve(read({str(file)!r})).status)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout.strip()) == (0, "optimal"), run.stderr
