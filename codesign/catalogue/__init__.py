@@ -29,7 +29,7 @@ from typing import Any
 
 import yaml
 
-SECTIONS = ("gpus", "servers", "nics", "switches", "links", "storage", "models", "assumptions")
+SECTIONS = ("gpus", "servers", "nics", "switches", "links", "storage", "models", "assumptions", "software")
 REFERENCES = {("servers", "gpu"): "gpus"}  # fields that name a record of another section
 
 # SI value of one of each unit. Not the parser of user quantities: these files spell a unit in one way only.
@@ -45,6 +45,7 @@ UNITS: Mapping[str, Decimal] = {
         "TB/s": "1e12",
         "Gb/s": "1.25e8",
         "s": "1",
+        "ms": "1e-3",
         "us": "1e-6",
         "ns": "1e-9",
         "year": "31557600",  # Julian year, 365.25 days

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import click
 
+from codesign.cli.calibrate import calibrate
 from codesign.cli.catalogue import catalogue
 from codesign.cli.evaluate import evaluate
 from codesign.cli.explain import explain
@@ -43,5 +44,5 @@ def main() -> None:
     """
 
 
-for _command in (solve, evaluate, verify, explain, catalogue, schema):
+for _command in (solve, evaluate, verify, explain, calibrate, catalogue, schema):
     main.add_command(_command)

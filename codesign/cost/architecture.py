@@ -238,14 +238,19 @@ def attention_flops_per_token(model: Model, sequence_length: npt.ArrayLike, *, c
 
     The full square is 2 s a (d_qk + d_v), which is 4 s a d_h for equal sizes (Narayanan et al. 2021,
     appendix). With `causal_half`, and a causal model, half of it: what kernels that skip the masked half
-    compute.
+    compute. With windowed layers it is the mean over the layers.
     """
     latent = model.multi_latent
     sizes = 2 * model.head_size
     if latent is not None:
         sizes = latent.nope_size + latent.rope_size + latent.value_size
     share = 0.5 if causal_half and model.causal else 1.0
-    return share * 2.0 * model.heads * sizes * np.asarray(sequence_length, dtype=np.float64)
+    keys = share * np.asarray(sequence_length, dtype=np.float64)
+    if model.windowed_layers:
+        # A window narrower than what is seen anyway; layers of both kinds alternate, so the mean stands for each.
+        part = model.windowed_layers / model.layers
+        keys = (1.0 - part) * keys + part * np.minimum(keys, float(model.attention_window))
+    return np.asarray(2.0 * model.heads * sizes * keys)
 
 
 def head_flops_per_token(model: Model) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from codesign.cost.market import Line, Market, ServerOption
-from codesign.cost.memory import TrainingMemory
+from codesign.cost.memory import training_memory
 from codesign.cost.space import DesignSpace, design_space
 from codesign.cost.step import Step
 from codesign.cost.tables import Tables
@@ -63,14 +63,8 @@ class CostModel:
         self.design_space: DesignSpace = design_space(instance, self.market)
         self.space: Space = self.design_space.space
         self.workload = self.design_space.workload
-        self.memory_model = TrainingMemory(
-            model=self.workload.model,
-            sequence_length=self.workload.sequence_length,
-            global_batch=self.workload.global_batch,
-            assumptions=instance.assumptions,
-            precision=self.workload.precision,
-            vocabulary_multiple=self.design_space.case.profile.vocabulary_multiple or 1,
-        )
+        multiple = self.design_space.case.profile.vocabulary_multiple or 1
+        self.memory_model = training_memory(self.workload, instance.assumptions, multiple)
         self.tables = Tables(self.design_space)
         self._step = Step(self.tables, self.memory_model)
 

@@ -8,8 +8,11 @@ of the modelled kind (1F1B; interleaved 1F1B) ends before its longest chain.
   through all its micro-batches, the last gradient drains.
 - *round trips* (v = 1): under 1F1B the first stage starts micro-batch k + p only after the backward of k has come back,
   so every p-th micro-batch makes a whole round trip, with its transfers and the head; the last group ends as above.
-- *middle stage*: where embedding and head count as layers, the end stages are lighter: the last full stage before
-  them works through its micro-batches, between fill and drain.
+- *middle stage*: the end stages may be lighter: the stage before the last works through its micro-batches, between fill
+  and drain.
+
+Every chain passes each kind of layer of the first stage at least once: its dense layers lie in its first chunk (a rule of
+the split), and the first chunks are part of every chain.
 
 Source: Narayanan et al. 2021 (SC'21), sections 2.2.1 and 2.2.2, for the schedules; the chains are read off the order of
 operations there.
@@ -17,110 +20,111 @@ operations there.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from codesign.cost import stages
+from codesign.cost.architecture import kinds, layer_counts
+
+if TYPE_CHECKING:
+    from codesign.cost.architecture import Kind
+    from codesign.spec.workload import Model
 
 Floats = npt.NDArray[np.float64]
 
 NAMES = ("last stage", "round trips", "middle stage")
-PARTS = (
-    "forward",
-    "backward",
-    "head_forward",
-    "head_backward",
-    "embedding_forward",
-    "embedding_backward",
-    "transfer",
-)
-LAYERS_FOR_ENDS = 2
+ENDS = ("head_forward", "head_backward", "embedding_forward", "embedding_backward", "transfer")
+"""What a chain counts beside layers."""
 
 
-def _chunks(layers: int, p: Any, v: Any) -> tuple[Floats, Floats]:
-    """Layers of a full chunk, and what the first and the last chunk are short of it (0 or 1)."""
-    even = layers % (p * v) == 0
-    short = np.where(even, 0.0, 1.0)
-    return np.where(even, layers, layers + LAYERS_FOR_ENDS) / (p * v), short
+@dataclass(frozen=True)
+class Shape:
+    """Layers of one kind by stage, arrays of the shape of the pipelines; zeros where there is no split."""
 
-
-def window_layers(layers: int, p: Any, v: Any) -> Floats:
+    whole: float
+    first: Floats
     """Layers of the first stage."""
-    chunk, short = _chunks(layers, p, v)
-    return np.asarray(np.where(p == 1, layers, chunk * v - short))
+    last: Floats
+    middle: Floats
+    """Layers of the stage before the last."""
+    fill: Floats
+    """Layers of the first chunks of all stages but the last."""
+    fill_before_middle: Floats
+    """Layers of the first chunks of all stages but the last two."""
 
 
-def coefficient(layers: int, p: Any, v: Any, m: Any, name: str, part: str) -> Floats:
-    """Times that a chain counts a part.
+def shape(model: Model, kind: Kind, p: Any, v: Any) -> Shape:
+    """Count the layers of a kind."""
+    p, v = np.broadcast_arrays(np.asarray(p, dtype=np.int64), np.asarray(v, dtype=np.int64))
+
+    def layers(stage: int) -> Floats:
+        return np.nan_to_num(stages.stage_layers_of_kind(model, kind, p, v, stage=stage))
+
+    if len(kinds(model)) == 1:
+        counted = model.layers + np.maximum(stages.layers_for_ends(model.layers, p, v), 0)
+        chunk, (short, _) = counted / (p * v), stages.ends_short(model.layers, p, v)
+        fill, before = (np.where(n > 0, n * chunk - short, 0.0) for n in (p - 1, p - 2))
+    else:
+
+        def first_chunks(pp: int, vv: int, count: int) -> float:
+            if not stages.split_is_legal(model.layers, pp, vv):
+                return 0.0
+            return float(sum(chunks[0] for chunks in stages.layers_of_kind(model, kind, pp, vv)[:count]))
+
+        fill, before = (stages.each_combination(first_chunks, p, v, np.maximum(n, 0)) for n in (p - 1, p - 2))
+    return Shape(float(layer_counts(model)[kind]), layers(0), layers(-1), layers(-2), fill, before)
+
+
+def layers_of_chain(model: Model, p: Any, v: Any, m: Any, name: str, kind: Kind) -> Floats:
+    """Layers of a kind that a chain passes, forward as well as backward; zero where the chain does not apply.
 
     Parameters
     ----------
-    layers : of the model. p, v, m : stages, virtual stages, micro-batches, integer arrays of one shape. Where the
-        layers have no legal split the count has no meaning (but is finite).
-    name, part : of `NAMES` and `PARTS`.
+    p, v, m : stages, virtual stages, micro-batches, integer arrays of one shape.
+    name : of `NAMES`.
     """
     p, v, m = np.broadcast_arrays(np.asarray(p), np.asarray(v), np.asarray(m))
+    counts = shape(model, kind, p, v)
     if name == "last stage":
-        found = _last_stage(layers, p, v, m, part)
+        found = counts.fill + m * counts.last
     elif name == "round trips":
-        found = _round_trips(layers, p, v, m, part)
+        # Every p-th micro-batch makes a whole round trip but the last group's, which the last stage works off.
+        trips = np.ceil(m / p) - 1.0
+        found = trips * counts.whole + counts.fill + (m - trips * p) * counts.last
     else:
-        found = _middle_stage(layers, p, v, m, part)
-    return np.asarray(np.maximum(found, 0.0), dtype=np.float64)
+        found = counts.fill_before_middle + m * counts.middle
+    return np.where(applies(model, p, v, name), found, 0.0)
 
 
-def beyond_window(layers: int, p: Any, v: Any, m: Any, name: str, part: str, window: float) -> Floats:
-    """`coefficient` less `window` times the layers of the first stage, which every chain passes at least once.
-
-    Zero where a chain does not apply, and where the layers have no legal split.
-    """
-    found = coefficient(layers, p, v, m, name, part)
-    applies = (found > 0) & stages.split_is_legal(layers, p, v)
-    return np.where(applies, found - window * window_layers(layers, p, v), 0.0)
-
-
-def _fill(layers: int, p: Any, v: Any, stages: Any) -> Floats:
-    """Layers of the first chunks of the first `stages` stages."""
-    chunk, short = _chunks(layers, p, v)
-    return np.asarray(np.where(stages > 0, stages * chunk - short, 0.0))
+def applies(model: Model, p: Any, v: Any, name: str) -> npt.NDArray[np.bool_]:
+    """Whether a chain is one of the pipeline's that others do not dominate; false where the layers have no split."""
+    legal = stages.split_is_legal(model.layers, p, v)
+    if name == "round trips":
+        return np.asarray(legal & (v == 1) & (p > 1))
+    if name == "middle stage":
+        _, last_is_short = stages.ends_short(model.layers, p, v)
+        return np.asarray(legal & (p > 2) & ((last_is_short > 0) | (len(kinds(model)) > 1)))
+    return np.asarray(legal)
 
 
-def _last_stage(layers: int, p: Any, v: Any, m: Any, part: str) -> Any:
-    if part in ("forward", "backward"):
-        return _fill(layers, p, v, p - 1) + m * window_layers(layers, p, v)
-    if part.startswith("head"):
-        return m * np.ones(p.shape)
-    if part.startswith("embedding"):
-        return np.where(p == 1, m, 1.0)
-    return 2.0 * (p - 1)
+def beyond_window(model: Model, p: Any, v: Any, m: Any, name: str, kind: Kind, window: float) -> Floats:
+    """`layers_of_chain` less `window` times the layers of the first stage, which every chain passes at least once."""
+    found = layers_of_chain(model, p, v, m, name, kind)
+    return np.where(applies(model, p, v, name), found - window * shape(model, kind, p, v).first, 0.0)
 
 
-def _round_trips(layers: int, p: Any, v: Any, m: Any, part: str) -> Any:
-    """Round trips of every p-th micro-batch but the last group's; that group is worked off by the last stage."""
-    trips = np.ceil(m / p) - 1.0
-    left = m - trips * p
-    if part in ("forward", "backward"):
-        whole = np.full(p.shape, float(layers))
-        found = trips * whole + _fill(layers, p, v, p - 1) + left * window_layers(layers, p, v)
+def ends_of_chain(model: Model, p: Any, v: Any, m: Any, name: str, part: str) -> Floats:
+    """Times that a chain counts a part of `ENDS`."""
+    p, v, m = np.broadcast_arrays(np.asarray(p), np.asarray(v), np.asarray(m))
+    trips = np.ceil(m / p) - 1.0 if name == "round trips" else np.zeros(p.shape)
+    stages_passed = p - 2 if name == "middle stage" else p - 1
+    if part == "transfer":
+        found = 2.0 * stages_passed * (trips + 1.0)
     elif part.startswith("head"):
-        found = trips + left
-    elif part.startswith("embedding"):
-        found = trips + 1.0
+        found = {"last stage": m, "round trips": trips + m - trips * p, "middle stage": np.zeros(p.shape)}[name]
     else:
-        found = 2.0 * (p - 1) * (trips + 1.0)
-    return np.where((v == 1) & (p > 1), found, 0.0)
-
-
-def _middle_stage(layers: int, p: Any, v: Any, m: Any, part: str) -> Any:
-    chunk, short = _chunks(layers, p, v)
-    if part in ("forward", "backward"):
-        found = _fill(layers, p, v, p - 2) + m * chunk * v
-    elif part.startswith("head"):
-        found = np.zeros(p.shape)
-    elif part.startswith("embedding"):
-        found = np.ones(p.shape)
-    else:
-        found = 2.0 * (p - 2)
-    return np.where((short > 0) & (p > 2), found, 0.0)
+        found = np.where((p == 1) & (name == "last stage"), m, trips + 1.0)
+    return np.where(applies(model, p, v, name), found, 0.0)

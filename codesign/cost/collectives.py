@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +81,40 @@ def gather_s(message_bytes: float, layout: Sequence[int], rates: TierRates) -> f
             (share * message_bytes * per_byte + steps * latency) if steps else 0.0
             for share, steps, per_byte, latency in zip(
                 gather_shares(layout), gather_steps(layout), rates.seconds_per_byte, rates.latency_s, strict=True
+            )
+        )
+    )
+
+
+def exchange_copies(layout: Sequence[Any], top_k: int) -> tuple[Any, ...]:
+    """Copies of a token that cross each tier on the way to its `top_k` experts, spread evenly over a group.
+
+    A token is sent once to each domain that has one of its experts, and copied on inside. With D domains it meets
+    D (1 - (1 - 1/D)^k) of them in the mean, all but the share 1/D of them foreign; inside, each of the k copies
+    leaves its GPU with probability (n_0 - 1)/n_0.
+
+    Source: node-limited dispatch of DeepEP (DeepSeek-V3 technical report, 2024, section 3.2.2); the mean number of
+    different values among k draws of D. Layouts may be arrays.
+    """
+    inside, near, far = (np.asarray(factor, dtype=np.float64) for factor in layout)
+    domains = near * far
+    met = domains * (1.0 - (1.0 - 1.0 / domains) ** top_k)
+    foreign = met * (domains - 1.0) / domains
+    beside = foreign * (near - 1.0) / np.maximum(domains - 1.0, 1.0)
+    return top_k * (inside - 1.0) / inside, beside, foreign - beside
+
+
+def exchange_s(message_bytes: float, layout: Sequence[int], top_k: int, rates: TierRates) -> float:
+    """All-to-all that sends a rank's tokens, `message_bytes` before they are copied, to their experts (or back)."""
+    return float(
+        sum(
+            (copies * message_bytes * per_byte + steps * latency) if steps else 0.0
+            for copies, steps, per_byte, latency in zip(
+                exchange_copies(layout, top_k),
+                gather_steps(layout),
+                rates.seconds_per_byte,
+                rates.latency_s,
+                strict=True,
             )
         )
     )

@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from codesign.cost import architecture, collectives
+from codesign.cost.architecture import Kind
 from codesign.cost.tables import Tables
 from codesign.design import TIERS
 from codesign.expr import Monomial, Sum, Table
@@ -64,7 +65,36 @@ class Communication:
         """All-gather or reduce-scatter of a micro-batch's activations over the tensor-parallel group."""
         share = self._tables.of_plan("b/c", ("cp", "micro_batch"), lambda c, b: b / c)
         message = Monomial("activations", activation_message_bytes(self._tables.workload), (share,), "byte")
-        return self.gather("tensor-parallel gather", message, ("tp",))
+        return self._launched("tensor-parallel", "tp", self.gather("tensor-parallel gather", message, ("tp",)))
+
+    @cached_property
+    def exchange(self) -> Sum:
+        """`collectives.exchange_s` of a micro-batch's tokens over the expert-parallel group."""
+        share = self._tables.of_plan("b/(c t)", ("tp", "cp", "micro_batch"), lambda t, c, b: b / (c * t))
+        workload = self._tables.workload
+        size = self._tables.assumptions.expert_imbalance * activation_message_bytes(workload)
+        message = Monomial("routed tokens", size, (share,), "byte")
+        shares = self._tables.of_expert_groups(
+            "copies of a token", "inner", lambda layout: collectives.exchange_copies(layout, workload.model.top_k)
+        )
+        steps = self._tables.of_expert_groups("messages to experts", "inner", collectives.gather_steps)
+        return self._launched(
+            "expert-parallel", "ep", self._over_tiers("expert-parallel exchange", message, shares, steps)
+        )
+
+    def expert_gather(self, name: str, message: Monomial) -> Sum:
+        """`collectives.gather_s` of a message in bytes over the ranks that hold the same experts."""
+        shares = self._tables.of_expert_groups("share of message, experts", "outer", collectives.gather_shares)
+        steps = self._tables.of_expert_groups("messages, experts", "outer", collectives.gather_steps)
+        return self._over_tiers(name, message, shares, steps)
+
+    def _launched(self, name: str, dimension: str, collective: Sum) -> Sum:
+        """A collective with the time that it takes to start, where its group has more than one rank."""
+        launch_s = self._tables.assumptions.collective_launch_s
+        if not launch_s:
+            return collective
+        several = self._tables.of_plan(f"several {dimension}", (dimension,), lambda n: n > 1)
+        return total(collective.name, [*collective.terms, Monomial(f"{name} launch", launch_s, (several,), "s")], "s")
 
     @cached_property
     def ring(self) -> tuple[Sum, ...]:
@@ -85,13 +115,20 @@ class Communication:
         crossing = self._tables.of_layout("share of boundaries", ("pp",), boundary_shares)
         return self._over_tiers("stage transfer", message, crossing, crossing)
 
-    @cached_property
-    def layer_parameters(self) -> Table:
-        """Parameters of one layer on a rank before sharding."""
+    def layer_parameters(self, kind: Kind) -> Table:
+        """Parameters of one layer on a rank before sharding, routed experts apart."""
         model = self._tables.workload.model
         return self._tables.of_plan(
-            "parameters of a layer", ("tp",), lambda t: architecture.local_layer_parameters(model, t)
+            f"parameters of a {kind} layer", ("tp",), lambda t: architecture.local_layer_parameters(model, t, kind)
         )
+
+    def layer_expert_parameters(self, kind: Kind) -> tuple[Table, ...]:
+        """Factors of the parameters of the routed experts of one layer on a rank; none for a dense layer."""
+        if kind == "dense":
+            return ()
+        model = self._tables.workload.model
+        whole = model.experts * architecture.expert_parameters(model)
+        return (self._tables.of_plan("experts of a layer", ("ep",), lambda e: whole / e),)
 
     def _over_tiers(self, name: str, message: Monomial, shares: tuple[Table, ...], steps: tuple[Table, ...]) -> Sum:
         terms: list[Monomial] = []

@@ -9,9 +9,8 @@ A group of matrix multiplications takes max(FLOPs / (peak * eta), bytes / memory
     eta = matmul_ceiling * tokens / (tokens + tokens_half) * width / (width + width_half)
 
 where `tokens` are those of one micro-batch on one GPU and `width` is the hidden width over `tp`: a smooth,
-monotone stand-in for tile and wave quantisation. Tensor parallelism always comes with sequence parallelism,
-so what is done token by token is shared by `tp` as well as `cp`. Attention core and head run in bf16, in fp8
-recipes too.
+monotone stand-in for tile and wave quantisation. With sequence parallelism what is done token by token is
+shared by `tp` as well as `cp`. Attention core and head run in bf16, in narrower recipes too.
 
 Source: Narayanan et al. 2021 (SC'21) for the FLOPs, Williams et al. 2009 (roofline) for the maximum.
 """
@@ -27,19 +26,32 @@ import numpy.typing as npt
 from codesign.cost import architecture
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from codesign.cost.architecture import FloatArray, Kind, Projection
     from codesign.spec.hardware import Gpu, Precision
     from codesign.spec.limits import Assumptions
-    from codesign.spec.workload import Model
+    from codesign.spec.workload import Attention, Model, Tuning
 
-OPERAND_BYTES = {"bf16": 2.0, "fp8": 1.0}  # width of the formats, of both operands of a multiplication
+# Width of the formats, of both operands of a multiplication; blocks of 32 (mxfp8) or 16 (nvfp4) share a scale of a byte.
+OPERAND_BYTES: Mapping[str, float] = {"bf16": 2.0, "fp8": 1.0, "mxfp8": 1.0 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
+# To narrow an input of 16 bit: read it, write it plain and transposed (NVIDIA Transformer Engine documentation).
+NARROWING_BYTES: Mapping[str, float] = {"bf16": 0.0, "fp8": 4.0, "mxfp8": 4.0625, "nvfp4": 3.125}
 RESULT_BYTES = 2.0  # results of multiplications, norms and residuals are bf16 in both recipes
 
 # Gradients of inputs and of weights, each as much as the forward (Narayanan et al. 2021, appendix).
 BACKWARD_TO_FORWARD = 2.0
+MATMUL_BACKWARD_TO_FORWARD: Mapping[str, float] = {"full": 2.0, "lora": 1.0}
 # A fused backward computes the scores again: five products against two (Dao-AILab/flash-attention,
 # benchmarks/benchmark_flash_attention.py, which counts 2.5; Dao 2023, section 4.1).
-ATTENTION_BACKWARD_TO_FORWARD = 2.5
+ATTENTION_BACKWARD_TO_FORWARD: Mapping[str, float] = {"flash": 2.5, "unfused": 2.0}
+# Without fusion each score passes memory: 2 bytes written by the product, 2 + 2 by the softmax, 2 + 3 by dropout with its
+# mask, 2 read by the second product. The causal half is not skipped.
+UNFUSED_SCORE_BYTES = 13.0
+# Tensor cores take rows of 16 bytes (NVIDIA, "Matrix multiplication background", section on tensor core requirements): heads
+# that are no multiple of 8 wide were multiplied by the vector units, 19.5 of the 312 TFLOP/s of an A100.
+TENSOR_CORE_MULTIPLE = 8
+VECTOR_UNITS_SHARE = 19.5 / 312.0
 
 # Passes over a 16-bit tensor, reads and writes counted, in the forward of one layer.
 NORM_PASSES = 2  # read, write
@@ -77,14 +89,42 @@ class LayerSeconds:
         )
 
 
-def matmul_efficiency(gpu: Gpu, tokens: npt.ArrayLike, width: npt.ArrayLike) -> FloatArray:
-    """Share of the peak that a matrix multiplication of this shape reaches, at most `matmul_ceiling`.
+def matmul_efficiency(
+    gpu: Gpu, tokens: npt.ArrayLike, width: npt.ArrayLike, precision: Precision = "bf16"
+) -> FloatArray:
+    """Share of the peak that a matrix multiplication of this shape reaches, at most the ceiling of its format.
 
     The two halves are fitted figures of the GPU; a half of 0 switches the curve off.
     """
     fit = gpu.efficiency
     tokens, width = np.asarray(tokens, dtype=np.float64), np.asarray(width, dtype=np.float64)
-    return np.asarray(fit.matmul_ceiling * tokens / (tokens + fit.tokens_half) * width / (width + fit.width_half))
+    ceiling = fit.ceiling(precision)
+    return np.asarray(ceiling * tokens / (tokens + fit.tokens_half) * width / (width + fit.width_half))
+
+
+def with_software(gpu: Gpu, constants: Assumptions) -> Gpu:
+    """The GPU as software sees it: a share of the fitted rates of kernels, and of the gaps between them."""
+    kernel_share = constants.kernel_share
+    if kernel_share == constants.attention_share == constants.launch_share == 1.0:
+        return gpu
+    fit = gpu.efficiency
+    names = ("matmul_ceiling", "matmul_ceiling_fp8", "matmul_ceiling_mxfp8", "matmul_ceiling_nvfp4",
+             "attention_ceiling", "memory_ceiling")  # fmt: skip
+    slower = {name: kernel_share * share for name in names if (share := getattr(fit, name)) is not None}
+    slower["attention_ceiling"] *= constants.attention_share
+    slower["launch_s"] = constants.launch_share * fit.launch_s
+    return gpu.model_copy(update={"efficiency": fit.model_copy(update=slower)})
+
+
+def host_forward_s(constants: Assumptions, kind: Kind, tp: npt.ArrayLike) -> FloatArray:
+    """Seconds in which the host issues the forward of a layer; no layer runs faster.
+
+    At each tensor-parallel collective all hosts of the group wait for the slowest: an empirical growth with the cube of
+    the others, `host_skew` at 8 ranks, the most that share a server's hosts.
+    """
+    others = (np.minimum(np.asarray(tp, dtype=np.float64), 8.0) - 1.0) / 7.0
+    layer_s = constants.host_layer_s * (1.0 + constants.host_skew * others**3)
+    return np.asarray(layer_s + constants.host_mixture_s * (kind == "mixture"))
 
 
 def tokens_per_gpu(sequence_length: int, micro_batch: npt.ArrayLike, cp: npt.ArrayLike) -> FloatArray:
@@ -104,6 +144,8 @@ def layer_forward(
     kind: Kind = "dense",
     ep: npt.ArrayLike = 1,
     imbalance: float = 1.0,
+    attention: Attention = "flash",
+    sequence_parallel: bool = True,
 ) -> LayerSeconds:
     """Forward of one layer for one micro-batch on one GPU.
 
@@ -112,7 +154,9 @@ def layer_forward(
     micro_batch, tp, cp, ep
         Sequences in a micro-batch and degrees, arrays that broadcast.
     precision
-        `bf16` or `fp8`, of the matrices.
+        Of the matrices.
+    attention, sequence_parallel
+        Kernel of the attention core; whether what is done token by token is shared by `tp`.
     imbalance
         Tokens of the busiest rank of routed experts over the mean, 1 when balanced; only for mixtures.
     """
@@ -124,19 +168,25 @@ def layer_forward(
         matmul_s = matmul_s + _matmul_s(matrix, tokens, width, tp, gpu, precision)
     if kind == "mixture":
         matmul_s = matmul_s + _experts_s(model, tokens, tp, ep, imbalance, gpu, precision)
+    shared = elementwise_bytes_per_token(model, kind, precision) / tp
+    if not sequence_parallel:
+        shared = shared + replicated_bytes_per_token(model) * (1.0 - 1.0 / tp)
     return LayerSeconds(
         matmul_s=matmul_s,
-        attention_s=_attention_s(model, sequence_length, tokens, tp, gpu),
-        elementwise_s=elementwise_bytes_per_token(model, kind) * tokens / tp / _memory_rate(gpu),
+        attention_s=_attention_s(model, sequence_length, tokens, tp, gpu, attention),
+        elementwise_s=np.asarray(shared * tokens / _memory_rate(gpu)),
         launch_s=np.full(matmul_s.shape, gpu.efficiency.launch_s),
     )
 
 
-def layer_backward(forward: LayerSeconds) -> LayerSeconds:
-    """Backward of what took `forward`: twice each part, the attention core two and a half times."""
+def layer_backward(forward: LayerSeconds, attention: Attention = "flash", tuning: Tuning = "full") -> LayerSeconds:
+    """Backward of what took `forward`: twice each part, a fused attention core two and a half times.
+
+    With adapters the weights are frozen and have no gradients: matrices once.
+    """
     return LayerSeconds(
-        matmul_s=np.asarray(BACKWARD_TO_FORWARD * forward.matmul_s),
-        attention_s=np.asarray(ATTENTION_BACKWARD_TO_FORWARD * forward.attention_s),
+        matmul_s=np.asarray(MATMUL_BACKWARD_TO_FORWARD[tuning] * forward.matmul_s),
+        attention_s=np.asarray(ATTENTION_BACKWARD_TO_FORWARD[attention] * forward.attention_s),
         elementwise_s=np.asarray(BACKWARD_TO_FORWARD * forward.elementwise_s),
         launch_s=np.asarray(BACKWARD_TO_FORWARD * forward.launch_s),
     )
@@ -158,11 +208,17 @@ def layer_recompute(forward: LayerSeconds, recompute: npt.ArrayLike) -> LayerSec
     )
 
 
-def elementwise_bytes_per_token(model: Model, kind: Kind = "dense") -> float:
+def replicated_bytes_per_token(model: Model) -> float:
+    """The part of `elementwise_bytes_per_token` that every tensor-parallel rank does without sequence parallelism."""
+    return RESULT_BYTES * (NORM_PASSES + RESIDUAL_PASSES) * 2 * model.hidden
+
+
+def elementwise_bytes_per_token(model: Model, kind: Kind = "dense", precision: Precision = "bf16") -> float:
     """Bytes that pass memory for one token in the forward of one layer, outside matrices and attention core.
 
     Two norms, two residual sums, rotary positions on queries and keys, the activation of the feed-forward,
-    and in a mixture the routed copies. 16 bit. Before division by `cp * tp`.
+    in a mixture the routed copies, and in narrow formats the narrowing of what goes into matrices. Results are
+    16 bit. Before division by `cp * tp`.
     """
     latent = model.multi_latent
     rotary = (
@@ -174,7 +230,10 @@ def elementwise_bytes_per_token(model: Model, kind: Kind = "dense") -> float:
     if kind == "mixture":
         width += model.top_k * model.expert_ffn_hidden
         passed += DISPATCH_PASSES * model.top_k * model.hidden
-    return RESULT_BYTES * (passed + ACTIVATION_PASSES[model.gated] * width)
+    inputs = sum(matrix.inputs for matrix in architecture.projections(model, kind))
+    if kind == "mixture":
+        inputs += model.top_k * sum(matrix.inputs for matrix in architecture.expert_projections(model))
+    return RESULT_BYTES * (passed + ACTIVATION_PASSES[model.gated] * width) + NARROWING_BYTES[precision] * inputs
 
 
 # --------------------------------------------------------------------------------- embedding, head, optimizer
@@ -272,7 +331,7 @@ def _matmul_s(
     rows = tokens / tp if matrix.cut == "none" else tokens
     operand = OPERAND_BYTES[precision]
     moved = operand * inputs * outputs + rows * (operand * inputs + RESULT_BYTES * outputs)
-    rate = gpu.peak_flops[precision] * matmul_efficiency(gpu, tokens, width)
+    rate = gpu.peak(precision) * matmul_efficiency(gpu, tokens, width, precision)
     return _roofline(2.0 * rows * inputs * outputs, moved, rate, gpu)
 
 
@@ -290,7 +349,9 @@ def _experts_s(
     routed = imbalance * tokens * model.top_k / tp
     local_experts = model.experts / ep
     width = np.asarray(min(model.hidden, model.expert_ffn_hidden), dtype=np.float64)
-    rate = gpu.peak_flops[precision] * matmul_efficiency(gpu, routed / local_experts, width)
+    rate = gpu.peak(precision) * matmul_efficiency(gpu, routed / local_experts, width, precision)
+    fit = gpu.efficiency
+    rate = rate * (fit.grouped_ceiling if precision == "bf16" else fit.grouped_ceiling_narrow)
     operand = OPERAND_BYTES[precision]
     seconds: FloatArray = np.asarray(0.0)
     for matrix in architecture.expert_projections(model):
@@ -300,7 +361,11 @@ def _experts_s(
     return seconds
 
 
-def _attention_s(model: Model, sequence_length: int, tokens: FloatArray, tp: FloatArray, gpu: Gpu) -> FloatArray:
+def _attention_s(
+    model: Model, sequence_length: int, tokens: FloatArray, tp: FloatArray, gpu: Gpu, attention: Attention
+) -> FloatArray:
+    if attention == "unfused":
+        return _unfused_attention_s(model, sequence_length, tokens, tp, gpu)
     latent = model.multi_latent
     if latent is None:
         heads_moved = 2 * model.heads / tp + 2 * architecture.local_kv_heads(model.kv_heads, tp)
@@ -308,8 +373,21 @@ def _attention_s(model: Model, sequence_length: int, tokens: FloatArray, tp: Flo
     else:
         moved = RESULT_BYTES * model.heads / tp * 2 * (latent.nope_size + latent.rope_size + latent.value_size)
     flops = architecture.attention_flops_per_token(model, sequence_length) * tokens / tp
-    rate = np.asarray(gpu.peak_flops["bf16"] * gpu.efficiency.attention_ceiling)
+    rate = np.asarray(gpu.peak("bf16") * gpu.efficiency.attention_ceiling)
     return _roofline(flops, np.asarray(moved * tokens), rate, gpu)
+
+
+def _unfused_attention_s(
+    model: Model, sequence_length: int, tokens: FloatArray, tp: FloatArray, gpu: Gpu
+) -> FloatArray:
+    """Two products of batched heads and what passes memory between them, one after the other; no half is skipped."""
+    heads = model.heads / tp
+    scores = heads * sequence_length * tokens
+    flops = architecture.attention_flops_per_token(model, sequence_length, causal_half=False) * tokens / tp
+    rate = gpu.peak("bf16") * gpu.efficiency.ceiling("bf16")
+    if model.head_size % TENSOR_CORE_MULTIPLE:
+        rate = gpu.peak("bf16") * VECTOR_UNITS_SHARE
+    return np.asarray(flops / rate + UNFUSED_SCORE_BYTES * scores / _memory_rate(gpu))
 
 
 def _head(
@@ -329,7 +407,7 @@ def _head(
     moved = operand * model.hidden * (columns + tokens) + RESULT_BYTES * tokens * columns
     # The head cuts the vocabulary and keeps the hidden width whole, so its narrow side is the lesser of the
     # two.
-    rate = gpu.peak_flops["bf16"] * matmul_efficiency(gpu, tokens, np.minimum(model.hidden, columns))
+    rate = gpu.peak("bf16") * matmul_efficiency(gpu, tokens, np.minimum(model.hidden, columns))
     matmul_s = _roofline(2.0 * tokens * model.hidden * columns, moved, rate, gpu)
     norm_s = RESULT_BYTES * NORM_PASSES * model.hidden * tokens / tp / _memory_rate(gpu)
     return matmul_s, np.asarray(norm_s), np.asarray(tokens * columns)

@@ -210,15 +210,15 @@ def _batch_says(case: Case, plan: dict[str, int]) -> str:
 
 
 def _layers(case: Case, plan: dict[str, IntArray]) -> BoolArray:
-    return stages.split_is_legal(case.model.layers, plan["pp"], plan["virtual_stages"])
+    return stages.model_splits(case.model, plan["pp"], plan["virtual_stages"])
 
 
 def _layers_say(case: Case, plan: dict[str, int]) -> str:
     layers, pp, chunks = case.model.layers, plan["pp"], plan["pp"] * plan["virtual_stages"]
     message = (
         f"{layers} layers cannot be placed on pp {pp} * virtual stages {plan['virtual_stages']} = {chunks} "
-        f"chunks: {chunks} divides neither {layers} nor {layers} + {stages.LAYERS_FOR_EMBEDDING_AND_LOSS} "
-        "(embedding and loss counted as layers)"
+        f"chunks: {chunks} divides neither {layers} nor {layers} + 1 to "
+        f"{stages.MOST_LAYERS_FOR_ENDS} (embedding and loss counted as layers)"
     )
     if splits := uneven_splits(layers, pp):
         end, middle = splits[0]

@@ -18,7 +18,7 @@ of the layers, a batch that does not divide) has NaN bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,16 +29,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from codesign.cost.architecture import FloatArray, Kind
+    from codesign.spec.hardware import Precision
     from codesign.spec.limits import Assumptions
-    from codesign.spec.workload import Model
+    from codesign.spec.workload import Model, Tuning, Workload
 
 FITS, TIGHT, EXCEEDS = 0, 1, 2
 VERDICTS = ("fits", "tight", "exceeds")
 
-# An fp8 recipe keeps the bf16 weights and two 8-bit copies, plain and transposed, since the multiplication
+# A narrow recipe keeps the bf16 weights and two narrow copies, plain and transposed, since the multiplication
 # takes its operands in one layout only (NVIDIA Transformer Engine documentation, "Performance
 # considerations", handling transposes).
-FP8_WEIGHT_COPIES_BYTES = 2.0
+NARROW_WEIGHT_BYTES: Mapping[str, float] = {"fp8": 2.0, "mxfp8": 2.0625, "nvfp4": 1.125}
 # Logits in 16 bit and their fp32 copy in the loss (Megatron-LM, vocabulary-parallel cross entropy).
 LOGIT_BYTES = 2.0 + 4.0
 GATHERED_LAYERS = 2  # ZeRO-3: the layer at work and the one fetched ahead
@@ -86,23 +87,29 @@ class TrainingMemory:
     Attributes
     ----------
     precision
-        `bf16` or `fp8`.
+        Of the matrices.
     vocabulary_multiple
         Padding rule of the framework, see `architecture.padded_vocabulary`.
     attention_matrix
         Scores kept in memory; the default is flash attention.
     dropout
         Masks of dropout are kept; pre-training of today runs without.
+    sequence_parallel
+        What is kept token by token is shared by the tensor-parallel ranks.
+    tuning
+        With adapters, frozen weights have no gradients and no states of the optimizer.
     """
 
     model: Model
     sequence_length: int
     global_batch: int
     assumptions: Assumptions
-    precision: Literal["bf16", "fp8"] = "bf16"
+    precision: Precision = "bf16"
     vocabulary_multiple: int = architecture.MEGATRON_VOCABULARY_MULTIPLE
     attention_matrix: bool = False
     dropout: bool = False
+    sequence_parallel: bool = True
+    tuning: Tuning = "full"
 
     def parts(self, stage: npt.ArrayLike) -> tuple[Part, ...]:
         """The parts of a stage's memory; `stage` counts from the front, or from the end if negative.
@@ -157,14 +164,16 @@ class TrainingMemory:
             ("weights", bytes_of.weight_bytes, 3),
             ("gradients", bytes_of.gradient_bytes, 2),
             ("optimizer", bytes_of.optimizer_bytes, 1),
-        )
+        )[: None if self.tuning == "full" else 1]
         parts = [Part(name, each, (shared, *_sharded(level, "dp", "cp"))) for name, each, level in levels]
-        if self.precision == "fp8":
+        if self.precision in NARROW_WEIGHT_BYTES:
             matrices = Factor(
                 ("tp", "pp", "virtual_stages"),
                 lambda tp, pp, virtual_stages: self._local_layers(tp, pp, virtual_stages, stage),
             )
-            parts.append(Part("fp8 weights", FP8_WEIGHT_COPIES_BYTES, (matrices, *_sharded(3, "dp", "cp"))))
+            parts.append(
+                Part("narrow weights", NARROW_WEIGHT_BYTES[self.precision], (matrices, *_sharded(3, "dp", "cp")))
+            )
         if model.experts:
             experts = Factor(
                 ("pp", "virtual_stages"),
@@ -182,9 +191,9 @@ class TrainingMemory:
                 )
                 for name, each, level in levels
             ]
-            if self.precision == "fp8":
+            if self.precision in NARROW_WEIGHT_BYTES:
                 sharding = (_unsharded(3, "ep"), *_sharded(3, "tp", "dp", "cp"))
-                parts.append(Part("expert fp8 weights", FP8_WEIGHT_COPIES_BYTES, (experts, *sharding)))
+                parts.append(Part("expert narrow weights", NARROW_WEIGHT_BYTES[self.precision], (experts, *sharding)))
         return parts
 
     def local_parameters(
@@ -203,6 +212,16 @@ class TrainingMemory:
         first, last = index == 0, index == pp - 1
         ends = first * matrix + last * (own_head * matrix + self.model.hidden)
         return np.asarray(self._local_layers(tp, pp, virtual_stages, stage) + ends)
+
+    def local_expert_parameters(
+        self, ep: npt.ArrayLike, pp: npt.ArrayLike, virtual_stages: npt.ArrayLike, *, stage: npt.ArrayLike
+    ) -> FloatArray:
+        """Parameters of the routed experts that one rank of a stage holds, before sharding over their data group."""
+        if not self.model.experts:
+            return np.zeros(np.broadcast(ep, pp, virtual_stages, stage).shape)
+        layers = stages.stage_layers_of_kind(self.model, "mixture", pp, virtual_stages, stage=stage)
+        each = self.model.experts * architecture.expert_parameters(self.model)
+        return np.asarray(layers * each / np.asarray(ep, dtype=np.float64))
 
     def _local_layers(
         self, tp: npt.ArrayLike, pp: npt.ArrayLike, virtual_stages: npt.ArrayLike, stage: npt.ArrayLike
@@ -269,6 +288,7 @@ class TrainingMemory:
             return activations.activation_bytes(
                 self.model, self.sequence_length, micro_batch, tp, cp, recompute, kind,
                 attention_matrix=self.attention_matrix, dropout=self.dropout,
+                sequence_parallel=self.sequence_parallel,
             )  # fmt: skip
 
         return kept
@@ -320,6 +340,23 @@ def _unsharded(level: int, decision: str) -> Factor:
 
 def _from_level(level: int) -> Factor:
     return Factor(("zero",), lambda zero: np.asarray(zero >= level, dtype=np.float64))
+
+
+def training_memory(workload: Workload, assumptions: Assumptions, vocabulary_multiple: int) -> TrainingMemory:
+    """Memory of a workload's step. Without fusion scores are kept, and the dropout of that time with them."""
+    unfused = workload.attention == "unfused"
+    return TrainingMemory(
+        model=workload.model,
+        sequence_length=workload.sequence_length,
+        global_batch=workload.global_batch,
+        assumptions=assumptions,
+        precision=workload.precision,
+        vocabulary_multiple=vocabulary_multiple,
+        attention_matrix=unfused,
+        dropout=unfused,
+        sequence_parallel=workload.sequence_parallel,
+        tuning=workload.tuning,
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- verdict

@@ -25,6 +25,9 @@ from codesign.spec.instance import Instance
 from codesign.spec.workload import Workload
 
 PLAN_DECISIONS = ("tp", "cp", "ep", "pp", "dp", "micro_batch", "virtual_stages", "recompute", "zero")
+MOST_EXPERT_PARALLEL = 128
+"""Expert parallelism is proposed up to this; a larger one can be stated."""
+
 RECOMPUTE = ("none", "selective", "full")
 ZERO = (0, 1, 2, 3)
 
@@ -51,8 +54,9 @@ def default_values(workload: Workload, case: Case, domain: int) -> dict[str, tup
     """Values that are proposed for each plan decision that the user leaves free.
 
     tp: legal divisors of the heads up to twice the largest domain; cp: powers of two that leave `LEAST_TOKENS_A_RANK`
-    tokens a rank; pp: every depth that the layers can be split into; dp: every divisor of the batch; micro-batch:
-    powers of two that divide the batch; virtual stages: every legal count; recompute and ZeRO: all.
+    tokens a rank; ep: divisors of the experts up to `MOST_EXPERT_PARALLEL`; pp: every depth that the layers can be split
+    into; dp: every divisor of the batch; micro-batch: powers of two that divide the batch; virtual stages: every legal
+    count; recompute and ZeRO: all.
     """
     model, batch = workload.model, workload.global_batch
     pp = [p for p in range(1, model.layers + 1) if _alone(case, "layer split", pp=p, virtual_stages=1)]
@@ -72,7 +76,9 @@ def default_values(workload: Workload, case: Case, domain: int) -> dict[str, tup
     return {
         "tp": tuple(t for t in legality.divisors(model.heads) if t <= 2 * domain and _tp_is_legal(case, t)),
         "cp": tuple(cp),
-        "ep": (1,),
+        "ep": tuple(e for e in legality.divisors(model.experts) if e <= MOST_EXPERT_PARALLEL)
+        if model.experts
+        else (1,),
         "pp": tuple(pp),
         "dp": legality.divisors(batch),
         "micro_batch": tuple(micro_batch),
@@ -182,22 +188,6 @@ def placements(space: Space, degrees: Mapping[str, int], used: int, leaf: int, p
     return Relation("placements", columns).where(keep)
 
 
-def refuse_mixtures(instance: Instance) -> None:
-    """Raise `SpecError` for a mixture of experts: its routing is not modelled, so that its figures would be wrong."""
-    workload = instance.workloads[0]
-    if workload.model.experts:
-        raise SpecError(
-            (
-                instance.fault(
-                    "workloads.0.model",
-                    found=f"{workload.model.name}, a mixture of {workload.model.experts} experts",
-                    expected="a dense model: planning of mixtures of experts is not part of this version",
-                    hint="use a dense model, for example llama-3.1-70b",
-                ),
-            )
-        )
-
-
 def design_space(instance: Instance, market: Market) -> DesignSpace:
     """Build the space.
 
@@ -213,7 +203,6 @@ def design_space(instance: Instance, market: Market) -> DesignSpace:
         workload.global_batch,
         legality.PROFILES[workload.framework],
     )
-    refuse_mixtures(instance)
     domain = max(option.server.gpus for option in market.servers)
     values = plan_values(instance, workload, case, domain)
     plan_space = Space([Decision(name, values[name]) for name in PLAN_DECISIONS])

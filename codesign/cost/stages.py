@@ -23,49 +23,79 @@ if TYPE_CHECKING:
     from codesign.cost.architecture import BoolArray, FloatArray, Kind
     from codesign.spec.workload import Model
 
-# Megatron-LM, --account-for-{embedding,loss}-in-pipeline-split: one layer each.
-LAYERS_FOR_EMBEDDING_AND_LOSS = 2
+MOST_LAYERS_FOR_ENDS = 6
+"""Embedding and loss may count as up to three layers each in the split.
+
+One each: Megatron-LM, `--account-for-embedding-in-pipeline-split` and `--account-for-loss-in-pipeline-split`. Two each:
+the published split of 92 layers into [10, 12, 12, 12, 12, 12, 12, 10] (NVIDIA-NeMo/Megatron-Bridge PR#5551), by
+`--decoder-first-pipeline-num-layers` or an explicit layout. Three each: DeepSpeed balances stages by parameters, and an
+embedding of 250,000 words has as many as three layers of hidden width 7,000.
+"""
+
+
+def layers_for_ends(layers: int, pp: npt.ArrayLike, virtual_stages: npt.ArrayLike = 1) -> npt.NDArray[np.int64]:
+    """Layers that embedding and loss together count as: the least number that makes the chunks equal; -1 if none does.
+
+    The loss counts as the larger half. Every stage keeps at least one layer; with virtual stages the first and the last
+    chunk may hold none, but embedding or loss.
+    """
+    v = np.asarray(virtual_stages, dtype=np.int64)
+    chunks = np.asarray(pp, dtype=np.int64) * v
+    found = np.full(chunks.shape, -1, dtype=np.int64)
+    for count in range(MOST_LAYERS_FOR_ENDS, -1, -1):
+        # With one chunk both ends are the same, and nothing is left to balance.
+        full, last = (layers + count) // chunks, (count + 1) // 2
+        fits = ((layers + count) % chunks == 0) & (full > 0) & ((full > last) | ((v > 1) & (full == last)))
+        found = np.where(fits & ((chunks > 1) | (count == 0)), count, found)
+    return np.asarray(found)
+
+
+def ends_short(layers: int, pp: npt.ArrayLike, virtual_stages: npt.ArrayLike = 1) -> tuple[FloatArray, FloatArray]:
+    """Layers that the first and the last chunk are short of a full one; 0 where there is no split."""
+    count = np.maximum(layers_for_ends(layers, pp, virtual_stages), 0)
+    return np.asarray(count // 2, dtype=np.float64), np.asarray((count + 1) // 2, dtype=np.float64)
 
 
 def split_is_legal(layers: int, pp: npt.ArrayLike, virtual_stages: npt.ArrayLike = 1) -> BoolArray:
     """Whether `layers` can be laid on `pp * virtual_stages` chunks, see `layers_of_stages`."""
-    chunks = np.asarray(pp, dtype=np.int64) * np.asarray(virtual_stages, dtype=np.int64)
-    counted = layers + LAYERS_FOR_EMBEDDING_AND_LOSS
-    return np.asarray(_even(layers, chunks) | ((chunks > 1) & (counted % chunks == 0) & (counted >= 2 * chunks)))
+    return np.asarray(layers_for_ends(layers, pp, virtual_stages) >= 0)
 
 
-def _even(layers: int, chunks: npt.NDArray[np.int64]) -> BoolArray:
-    return np.asarray((layers % chunks == 0) & (layers >= chunks))
+def model_splits(model: Model, pp: npt.ArrayLike, virtual_stages: npt.ArrayLike = 1) -> BoolArray:
+    """Whether a model's layers can be laid out, its dense layers in the first chunks of the stages."""
+    legal = split_is_legal(model.layers, pp, virtual_stages)
+    dense = layer_counts(model).get("dense", 0) if len(kinds(model)) > 1 else 0
+    if not dense:
+        return legal
+    v = np.asarray(virtual_stages, dtype=np.int64)
+    full = (model.layers + np.maximum(layers_for_ends(model.layers, pp, v), 0)) // (np.asarray(pp) * v)
+    first, _ = ends_short(model.layers, pp, v)
+    return np.asarray(legal & ((v == 1) | (dense <= np.asarray(pp) * full - first)))
 
 
 @cache
 def layers_of_stages(layers: int, pp: int, virtual_stages: int = 1) -> tuple[tuple[int, ...], ...]:
     """Layers of each chunk of each stage: `result[stage][chunk]`.
 
-    Even if `pp * virtual_stages` divides `layers`. Else, if it divides `layers + 2`, the embedding and the
-    loss count as one layer each, so that the first and the last chunk hold one layer fewer. Chunk `k` of
-    stage `i` is the `(k * pp + i)`-th in the order of the model. Every layer is placed exactly once.
+    Even if `pp * virtual_stages` divides `layers`. Else embedding and loss count as layers (`layers_for_ends`), so
+    that the first and the last chunk hold fewer. Chunk `k` of stage `i` is the `(k * pp + i)`-th in the order of the
+    model. Every layer is placed exactly once.
 
     Raises
     ------
     ValueError
-        If neither split exists.
-
-    Source: Megatron-LM, `--account-for-embedding-in-pipeline-split` and
-    `--account-for-loss-in-pipeline-split`.
+        If there is no such split.
     """
     chunks = pp * virtual_stages
-    if not split_is_legal(layers, pp, virtual_stages):
+    count = int(layers_for_ends(layers, pp, virtual_stages))
+    if count < 0:
         raise ValueError(
             f"{layers} layers have no split into {pp} stages x {virtual_stages} chunks: "
-            f"{chunks} divides neither {layers} nor {layers} + {LAYERS_FOR_EMBEDDING_AND_LOSS}"
+            f"{chunks} divides neither {layers} nor {layers} + 1 to {MOST_LAYERS_FOR_ENDS}"
         )
-    if layers % chunks == 0:
-        sizes = [layers // chunks] * chunks
-    else:
-        sizes = [(layers + LAYERS_FOR_EMBEDDING_AND_LOSS) // chunks] * chunks
-        sizes[0] -= 1
-        sizes[-1] -= 1
+    sizes = [(layers + count) // chunks] * chunks
+    sizes[0] -= count // 2
+    sizes[-1] -= (count + 1) // 2
     return tuple(tuple(sizes[stage::pp]) for stage in range(pp))
 
 
@@ -81,9 +111,9 @@ def stage_layers(
     """Layers on a stage, its chunks together; NaN where no split exists, 0 for a stage that is not there."""
     pp, v = np.asarray(pp, dtype=np.int64), np.asarray(virtual_stages, dtype=np.int64)
     index = stage_index(stage, pp)
-    ends = (index == 0).astype(np.float64) + (index == pp - 1)
-    lighter = (layers + LAYERS_FOR_EMBEDDING_AND_LOSS) / pp - ends
-    count = np.where(_even(layers, pp * v), layers / pp, lighter)
+    first, last = ends_short(layers, pp, v)
+    counted = layers + np.maximum(layers_for_ends(layers, pp, v), 0)
+    count = counted / pp - first * (index == 0) - last * (index == pp - 1)
     count = np.where((index < 0) | (index >= pp), 0.0, count)
     return np.asarray(np.where(split_is_legal(layers, pp, v), count, np.nan))
 
@@ -100,9 +130,10 @@ def last_stage_layers(layers: int, pp: npt.ArrayLike, virtual_stages: npt.ArrayL
 
 def heaviest_stage_layers(layers: int, pp: npt.ArrayLike, virtual_stages: npt.ArrayLike = 1) -> FloatArray:
     """Layers on the fullest stage: a middle one if there is one, for only the ends can be lighter."""
-    return np.maximum(
-        stage_layers(layers, pp, virtual_stages, stage=0), stage_layers(layers, pp, virtual_stages, stage=1)
+    ends = np.maximum(
+        stage_layers(layers, pp, virtual_stages, stage=0), stage_layers(layers, pp, virtual_stages, stage=-1)
     )
+    return np.maximum(ends, np.where(np.asarray(pp) > 2, stage_layers(layers, pp, virtual_stages, stage=1), 0.0))
 
 
 def dense_layers_of_stages(model: Model, pp: int, virtual_stages: int = 1) -> tuple[tuple[int, ...], ...]:
@@ -192,12 +223,13 @@ def layers_in_flight(
     def peak(p: int, chunks: int, micro: int, i: int) -> float:
         if not split_is_legal(model.layers, p, chunks):
             return float("nan")
-        return _peak_layers(_chunk_sizes(model, kind, p, chunks)[i], p, micro, i) if 0 <= i < p else 0.0
+        return _peak_layers(layers_of_kind(model, kind, p, chunks)[i], p, micro, i) if 0 <= i < p else 0.0
 
     return np.asarray(np.where(unequal, each_combination(peak, pp, v, rounds, index), equal))
 
 
-def _chunk_sizes(model: Model, kind: Kind, pp: int, virtual_stages: int) -> tuple[tuple[int, ...], ...]:
+def layers_of_kind(model: Model, kind: Kind, pp: int, virtual_stages: int) -> tuple[tuple[int, ...], ...]:
+    """Layers of one kind in each chunk of each stage, `result[stage][chunk]`."""
     split = layers_of_stages(model.layers, pp, virtual_stages)
     dense = dense_layers_of_stages(model, pp, virtual_stages)
     if kind == "dense":

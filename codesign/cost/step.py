@@ -3,7 +3,7 @@
 A layer is computed and communicates; stages of layers make a pipeline, of which every chain of dependent operations is
 a lower bound; data-parallel traffic hides under part of the first forward and the last backward:
 
-    step = max(chains) - window (F + B) + max(window F, gather) + max(window B, reduction) + optimizer
+    step = overhead + max(chains) - window (F + B) + max(window F, gather) + max(window B, reduction) + optimizer
 
 with F, B the forward and backward of one micro-batch on the first stage. The subtraction is made on the coefficients of
 the chains, so that every term stays non-negative.
@@ -11,12 +11,13 @@ the chains, so that every term stays non-negative.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 
 from codesign.cost import chains, compute
+from codesign.cost.architecture import Kind, kinds
 from codesign.cost.communication import Communication
 from codesign.cost.memory import TrainingMemory
 from codesign.cost.tables import Tables
@@ -28,6 +29,9 @@ GATHERS_A_PASS = 4.0
 (Korthikanti et al. 2022, section 4.2.2). The backward has as many; its further gather hides under the weight gradient.
 """
 
+EXCHANGES_A_PASS = 2.0
+"""All-to-alls of a mixture in one pass: tokens go to their experts, results come back."""
+
 RING_BACKWARD_TO_FORWARD = 2.0
 """The ring passes keys and values and their gradients in the backward: twice the bytes of the forward."""
 
@@ -38,33 +42,60 @@ class Step:
     def __init__(self, tables: Tables, memory: TrainingMemory) -> None:
         self._tables = tables
         self._memory = memory
+        self._constants = tables.assumptions
+        self._workload = tables.workload
+        self.kinds: tuple[Kind, ...] = kinds(self._workload.model)
         self.communication = Communication(tables)
+        self.layer_forward = cache(self._layer_forward)
+        self.layer_backward = cache(self._layer_backward)
+        self._dense = cache(lambda kind: self._layer_table("matrices and elementwise", kind))
+        self._core = cache(lambda kind: self._layer_table("attention core", kind))
 
     # -- tables of the layer
 
-    def _layer_table(self, part: str) -> Table:
-        workload = self._tables.workload
+    def _passes(self, option: Any, kind: Kind, t: Any, c: Any, b: Any, e: Any = 1) -> compute.LayerSeconds:
+        workload = self._workload
+        return compute.layer_forward(
+            workload.model,
+            workload.sequence_length,
+            b,
+            t,
+            c,
+            compute.with_software(option.server.gpu, self._constants),
+            workload.precision,
+            kind=kind,
+            ep=e,
+            imbalance=self._constants.expert_imbalance,
+            attention=workload.attention,
+            sequence_parallel=workload.sequence_parallel,
+        )
 
-        def value(option: object, t: object, c: object, b: object) -> object:
-            seconds = compute.layer_forward(
-                workload.model,
-                workload.sequence_length,
-                b,  # type: ignore[arg-type]
-                t,  # type: ignore[arg-type]
-                c,  # type: ignore[arg-type]
-                option.server.gpu,  # type: ignore[attr-defined]
-                workload.precision,
-            )
+    def _layer_table(self, part: str, kind: Kind) -> Table:
+        def value(option: Any, *degrees: Any) -> Any:
+            seconds = self._passes(option, kind, *degrees)
             return seconds.attention_s if part == "attention core" else seconds.total_s - seconds.attention_s
 
-        return self._tables.of_server(f"{part} of a layer", ("tp", "cp", "micro_batch"), value, "s")
+        of_experts = kind == "mixture" and part != "attention core"
+        scope = ("tp", "cp", "micro_batch", *(("ep",) if of_experts else ()))
+        return self._tables.of_server(f"{part} of a {kind} layer", scope, value, "s")
 
-    def _recompute(self, base: float, kinds: tuple[str, ...]) -> Table:
+    def _dense_backward(self, kind: Kind) -> Table:
+        """Backward of all but the attention core; with frozen weights the matrices count once."""
+
+        def value(option: Any, *degrees: Any) -> Any:
+            forward = self._passes(option, kind, *degrees)
+            backward = compute.layer_backward(forward, self._workload.attention, self._workload.tuning)
+            return backward.total_s - backward.attention_s
+
+        scope = ("tp", "cp", "micro_batch", *(("ep",) if kind == "mixture" else ()))
+        return self._tables.of_server(f"backward of matrices and elementwise of a {kind} layer", scope, value, "s")
+
+    def _recompute(self, base: float, those: tuple[str, ...]) -> Table:
         """`base` passes, and one more where these kinds of recomputation run it again."""
         return self._tables.of_plan(
-            f"{base} passes and recomputation ({', '.join(kinds)})",
+            f"{base} passes and recomputation ({', '.join(those)})",
             ("recompute",),
-            lambda r: base + np.isin(r, kinds),
+            lambda r: base + np.isin(r, those),
         )
 
     def _zero(self, name: str, levels: tuple[int, ...]) -> Monomial:
@@ -72,82 +103,107 @@ class Step:
 
     # -- one layer, one micro-batch
 
-    @cached_property
-    def layer_forward(self) -> Term:
-        """Forward of one layer for one micro-batch: matrices and elementwise, attention beside its ring, gathers."""
-        dense, core = self._dense, self._core
+    def _gathers(self, name: str, passes: tuple[Table, ...]) -> Term:
+        """Exposed gathers of tensor parallelism."""
+        gathers = GATHERS_A_PASS * (1.0 - self._constants.overlap_tensor_parallel)
+        by = Monomial("gathers", gathers, passes)
+        return Scale(f"tensor-parallel, {name}", by, self.communication.tensor_gather, "s")
+
+    def _with_exchanges(self, kind: Kind, name: str, inner: list[Term], passes: tuple[Table, ...]) -> Term:
+        """A pass with the all-to-alls of its experts; no more of them can hide than there is work to hide them."""
+        if kind != "mixture":
+            return total(f"layer {name}", inner, "s")
+        exposed = 1.0 - self._constants.overlap_expert_parallel
+
+        def exchanges(share: float) -> Term:
+            by = Monomial("exchanges", EXCHANGES_A_PASS * share, passes)
+            return Scale(f"expert-parallel, {name}", by, self.communication.exchange, "s")
+
+        partly = total(f"layer {name}", [*inner, exchanges(exposed)], "s")
+        return partly if exposed == 1.0 else largest(f"layer {name} beside exchanges", [partly, exchanges(1.0)], "s")
+
+    def _layer_forward(self, kind: Kind) -> Term:
+        """Forward of one layer for one micro-batch: matrices and elementwise, attention beside its ring, traffic."""
         attention = largest(
             "attention and ring, forward",
-            [Monomial("attention core, forward", 1.0, (core,), "s"), *self.communication.ring],
+            [Monomial("attention core, forward", 1.0, (self._core(kind),), "s"), *self.communication.ring],
             "s",
         )
-        gathers = Scale(
-            "tensor-parallel, forward", Monomial("gathers", GATHERS_A_PASS), self.communication.tensor_gather, "s"
-        )
-        own = total("layer forward", [Monomial("matrices, forward", 1.0, (dense,), "s"), attention, gathers], "s")
-        gather = Scale("weights of a layer", self._zero("ZeRO 3", (3,)), self._layer_weights, "s")
-        return largest("layer forward beside its weights", [own, gather], "s")
+        matrices = Monomial("matrices, forward", 1.0, (self._dense(kind),), "s")
+        own = self._with_exchanges(kind, "forward", [matrices, attention, self._gathers("forward", ())], ())
+        gather = Scale("weights of a layer", self._zero("ZeRO 3", (3,)), self._layer_weights(kind), "s")
+        beside: list[Term] = [own, gather]
+        beside += self._host("forward", kind, ())
+        return largest("layer forward beside its weights", beside, "s")
 
-    @cached_property
-    def layer_backward(self) -> Term:
+    def _layer_backward(self, kind: Kind) -> Term:
         """Backward of one layer for one micro-batch, with what is recomputed."""
         full, core_again = ("full",), ("full", "selective")
         ring_passes = Monomial("ring passes", 1.0, (self._recompute(RING_BACKWARD_TO_FORWARD, core_again),))
-        core_passes = self._recompute(compute.ATTENTION_BACKWARD_TO_FORWARD, core_again)
+        core_passes = self._recompute(compute.ATTENTION_BACKWARD_TO_FORWARD[self._workload.attention], core_again)
         attention = largest(
             "attention and ring, backward",
             [
-                Monomial("attention core, backward", 1.0, (self._core, core_passes), "s"),
+                Monomial("attention core, backward", 1.0, (self._core(kind), core_passes), "s"),
                 *(Scale(f"{ring.name}, backward", ring_passes, ring, "s") for ring in self.communication.ring),
             ],
             "s",
         )
-        dense_passes = self._recompute(compute.BACKWARD_TO_FORWARD, full)
-        gathers = Scale(
-            "tensor-parallel, backward",
-            Monomial("gathers", GATHERS_A_PASS, (self._recompute(1.0, full),)),
-            self.communication.tensor_gather,
-            "s",
-        )
-        own = total(
-            "layer backward",
-            [Monomial("matrices, backward", 1.0, (self._dense, dense_passes), "s"), attention, gathers],
-            "s",
-        )
-        sharding = total(
-            "weights and gradients of a layer",
+        again = self._recompute(0.0, full)
+        passes = (self._recompute(1.0, full),)
+        own = self._with_exchanges(
+            kind,
+            "backward",
             [
-                Scale("weights of a layer", self._zero("ZeRO 3", (3,)), self._layer_weights, "s"),
-                Scale("gradients of a layer", self._zero("ZeRO 2 and 3", (2, 3)), self._layer_gradients, "s"),
+                Monomial("matrices, backward", 1.0, (self._dense_backward(kind),), "s"),
+                Monomial("matrices, again", 1.0, (self._dense(kind), again), "s"),
+                attention,
+                self._gathers("backward", passes),
             ],
+            passes,
+        )
+        sharding: list[Term] = [
+            Scale("weights of a layer", self._zero("ZeRO 3", (3,)), self._layer_weights(kind), "s"),
+        ]
+        if self._workload.tuning == "full":
+            by = self._zero("ZeRO 2 and 3", (2, 3))
+            sharding.append(Scale("gradients of a layer", by, self._layer_gradients(kind), "s"))
+        beside: list[Term] = [own, total("weights and gradients of a layer", sharding, "s")]
+        beside += self._host("backward", kind, (self._recompute(compute.BACKWARD_TO_FORWARD, full),))
+        return largest("layer backward beside weights and gradients", beside, "s")
+
+    def _host(self, name: str, kind: Kind, passes: tuple[Table, ...]) -> list[Term]:
+        """Time that the host takes to issue a pass, where it is counted at all."""
+        table = self._tables.of_plan(
+            f"host, forward of a {kind} layer",
+            ("tp",),
+            lambda t: compute.host_forward_s(self._constants, kind, t),
             "s",
         )
-        return largest("layer backward beside weights and gradients", [own, sharding], "s")
+        return [Monomial(f"host, {name}", 1.0, (table, *passes), "s")] if np.any(table.values) else []
 
-    @cached_property
-    def _dense(self) -> Table:
-        return self._layer_table("matrices and elementwise")
+    def _layer_weights(self, kind: Kind) -> Sum:
+        return self._layer_sharding("weights", self._constants.weight_bytes, kind)
 
-    @cached_property
-    def _core(self) -> Table:
-        return self._layer_table("attention core")
+    def _layer_gradients(self, kind: Kind) -> Sum:
+        return self._layer_sharding("gradients", self._constants.reduced_gradient_bytes, kind)
 
-    @cached_property
-    def _layer_weights(self) -> Sum:
-        return self._sharded(
-            "weights of a layer", self._tables.assumptions.weight_bytes, self.communication.layer_parameters
-        )
+    def _layer_sharding(self, name: str, element_bytes: float, kind: Kind) -> Sum:
+        each = element_bytes / self._constants.sharding_efficiency
+        shared, own = self.communication.layer_parameters(kind), self.communication.layer_expert_parameters(kind)
+        return self._sharded(f"{name} of a {kind} layer", each, shared, own)
 
-    @cached_property
-    def _layer_gradients(self) -> Sum:
-        return self._sharded(
-            "gradients of a layer", self._tables.assumptions.gradient_bytes, self.communication.layer_parameters
-        )
+    def _sharded(self, name: str, element_bytes: float, shared: Table, own: tuple[Table, ...]) -> Sum:
+        """Gather or reduction over the groups that share the same parameters: data and context parallel ranks.
 
-    def _sharded(self, name: str, element_bytes: float, parameters: Table) -> Sum:
-        """Gather or reduction over the group that shares the same parameters: data and context parallel ranks."""
-        message = Monomial(name, element_bytes, (parameters,), "byte")
-        return self.communication.gather(name, message, ("dp", "cp"))
+        `own` are the factors of the parameters of routed experts, which have their own groups; none for dense layers.
+        """
+        message = Monomial(name, element_bytes, (shared,), "byte")
+        terms = list(self.communication.gather(name, message, ("dp", "cp")).terms)
+        if own:
+            experts = Monomial(f"{name}, experts", element_bytes, own, "byte")
+            terms += self.communication.expert_gather(f"{name}, experts", experts).terms
+        return total(name, terms, "s")
 
     # -- ends of the pipeline
 
@@ -157,15 +213,15 @@ class Step:
     @cached_property
     def head(self) -> tuple[Monomial, Monomial]:
         """Forward and backward of output matrix and loss for one micro-batch."""
-        w, multiple = self._tables.workload, self._memory.vocabulary_multiple
+        w, multiple = self._workload, self._memory.vocabulary_multiple
         scope = ("tp", "cp", "micro_batch")
 
         def forward(option: Any, tp: Any, cp: Any, micro_batch: Any) -> Any:
-            gpu = option.server.gpu
+            gpu = compute.with_software(option.server.gpu, self._constants)
             return compute.head_forward(w.model, w.sequence_length, micro_batch, tp, cp, gpu, multiple).total_s
 
         def backward(option: Any, tp: Any, cp: Any, micro_batch: Any) -> Any:
-            gpu = option.server.gpu
+            gpu = compute.with_software(option.server.gpu, self._constants)
             return compute.head_backward(w.model, w.sequence_length, micro_batch, tp, cp, gpu, multiple).total_s
 
         return self._end("head, forward", scope, forward), self._end("head, backward", scope, backward)
@@ -173,11 +229,12 @@ class Step:
     @cached_property
     def embedding(self) -> tuple[Monomial, Monomial]:
         """Forward and backward of the embedding for one micro-batch."""
-        w = self._tables.workload
+        w = self._workload
         scope = ("cp", "micro_batch")
 
         def passing(option: Any, cp: Any, micro_batch: Any) -> compute.LayerSeconds:
-            return compute.embedding_forward(w.model, w.sequence_length, micro_batch, cp, option.server.gpu)
+            gpu = compute.with_software(option.server.gpu, self._constants)
+            return compute.embedding_forward(w.model, w.sequence_length, micro_batch, cp, gpu)
 
         def forward(option: Any, cp: Any, micro_batch: Any) -> Any:
             return passing(option, cp, micro_batch).total_s
@@ -192,11 +249,8 @@ class Step:
     @cached_property
     def pipeline(self) -> Term:
         """Largest of the chains, less the window under which data-parallel traffic may hide."""
-        layers = self._tables.workload.model.layers
-        window = self._tables.assumptions.overlap_data_parallel
-        parts: tuple[tuple[str, Term], ...] = (
-            ("forward", self.layer_forward),
-            ("backward", self.layer_backward),
+        model, window = self._workload.model, self._constants.overlap_data_parallel
+        ends: tuple[tuple[str, Term], ...] = (
             ("head_forward", self.head[0]),
             ("head_backward", self.head[1]),
             ("embedding_forward", self.embedding[0]),
@@ -205,12 +259,19 @@ class Step:
         )
         alternatives = []
         for name in chains.NAMES:
-            terms = []
-            for part, term in parts:
-                less = window if part in ("forward", "backward") else 0.0
+            terms: list[Term] = []
+            for kind in self.kinds:
+                layers = self._tables.of_schedule(
+                    f"{name}: {kind} layers",
+                    lambda p, v, m, n=name, k=kind: chains.beyond_window(model, p, v, m, n, k, window),
+                )
+                by = Monomial("layers", 1.0, (layers,))
+                terms.append(Scale(f"{name}: {kind} forward", by, self.layer_forward(kind), "s"))
+                terms.append(Scale(f"{name}: {kind} backward", by, self.layer_backward(kind), "s"))
+            for part, term in ends:
                 times = self._tables.of_schedule(
                     f"{name}: times {part}",
-                    lambda p, v, m, n=name, q=part, w=less: chains.beyond_window(layers, p, v, m, n, q, w),
+                    lambda p, v, m, n=name, q=part: chains.ends_of_chain(model, p, v, m, n, q),
                 )
                 terms.append(Scale(f"{name}: {part}", Monomial("times", 1.0, (times,)), term, "s"))
             alternatives.append(total(name, terms, "s"))
@@ -218,65 +279,112 @@ class Step:
 
     # -- the step
 
+    def _window(self, name: str, of_kind: Any) -> Term:
+        """Seconds of the first stage under which traffic hides."""
+        model = self._workload.model
+        terms = []
+        for kind in self.kinds:
+            layers = self._tables.of_plan(
+                f"{kind} layers of the first stage",
+                ("pp", "virtual_stages"),
+                lambda p, v, k=kind: chains.shape(model, k, p, v).first,
+            )
+            by = Monomial("layers under which traffic hides", self._constants.overlap_data_parallel, (layers,))
+            terms.append(Scale(f"{name}, {kind}", by, of_kind(kind), "s"))
+        return terms[0] if len(terms) == 1 else total(name, terms, "s")
+
+    @cached_property
+    def _stage_parameters(self) -> Table:
+        return self._tables.of_plan(
+            "parameters of the first stage",
+            ("tp", "pp", "virtual_stages"),
+            lambda t, p, v: self._memory.local_parameters(t, p, v, stage=0),
+        )
+
+    @cached_property
+    def _stage_experts(self) -> tuple[Table, ...]:
+        """Factors of the parameters of routed experts on a rank of the first stage."""
+        if "mixture" not in self.kinds:
+            return ()
+        whole = self._tables.of_plan(
+            "experts of the first stage",
+            ("pp", "virtual_stages"),
+            lambda p, v: self._memory.local_expert_parameters(1, p, v, stage=0),
+        )
+        return whole, self._tables.of_plan("1/e", ("ep",), lambda e: 1.0 / e)
+
+    def _optimizer(self) -> list[Term]:
+        tables, memory, constants = self._tables, self._memory, self._constants
+
+        def shared(o: Any, t: Any, p: Any, v: Any, d: Any, c: Any, z: Any) -> Any:
+            gpu = compute.with_software(o.server.gpu, constants)
+            return compute.optimizer_step_s(memory.local_parameters(t, p, v, stage=0), d * c, z, gpu, constants)
+
+        scope = ("tp", "pp", "virtual_stages", "dp", "cp", "zero")
+        found: list[Term] = [
+            Monomial("optimizer step", 1.0, (tables.of_server("optimizer step", scope, shared, "s"),), "s")
+        ]
+        if self._stage_experts:
+            whole, inverse_ep = self._stage_experts
+            per_parameter = tables.of_server(
+                "optimizer of a parameter",
+                (),
+                lambda o: compute.optimizer_step_s(
+                    1.0, 1.0, 0, compute.with_software(o.server.gpu, constants), constants
+                ),
+                "s",
+            )
+            plain = self._zero("ZeRO 0", (0,)).factors
+            sharded = self._zero("ZeRO 1 to 3", (1, 2, 3)).factors
+            inverse = tuple(tables.of_plan(f"1/{d}", (d,), lambda n: 1.0 / n) for d in ("tp", "cp", "dp"))
+            found += [
+                Monomial("optimizer step of experts", 1.0, (per_parameter, whole, inverse_ep, *plain), "s"),
+                Monomial("optimizer step of sharded experts", 1.0, (per_parameter, whole, *inverse, *sharded), "s"),
+            ]
+        return found
+
     @cached_property
     def total(self) -> Sum:
         """Seconds of one training step, never above the exact model's."""
-        tables, memory, constants = self._tables, self._memory, self._tables.assumptions
-        layers = tables.workload.model.layers
-        window = Monomial(
-            "layers under which traffic hides",
-            constants.overlap_data_parallel,
-            (
-                tables.of_plan(
-                    "layers of the first stage",
-                    ("pp", "virtual_stages"),
-                    lambda p, v: chains.window_layers(layers, p, v),
-                ),
-            ),
+        constants = self._constants
+        terms: list[Term] = [self.pipeline]
+        forward, backward = (
+            self._window("forward window", self.layer_forward),
+            self._window("backward window", self.layer_backward),
         )
-        stage = tables.of_plan(
-            "parameters of the first stage",
-            ("tp", "pp", "virtual_stages"),
-            lambda t, p, v: memory.local_parameters(t, p, v, stage=0),
-        )
-        gradients = self._sharded("gradients of the first stage", constants.gradient_bytes, stage)
-        weights = self._sharded("weights of the first stage", constants.weight_bytes, stage)
-        optimizer = tables.of_server(
-            "optimizer step",
-            ("tp", "pp", "virtual_stages", "dp", "cp", "zero"),
-            lambda o, t, p, v, d, c, z: compute.optimizer_step_s(
-                memory.local_parameters(t, p, v, stage=0), d * c, z, o.server.gpu, constants
-            ),
-            "s",
-        )
-        return total(
-            "step time",
-            [
-                self.pipeline,
-                largest(
-                    "first forward beside the gather of weights",
-                    [
-                        Scale("forward window", window, self.layer_forward, "s"),
-                        Scale("all-gather of weights", self._zero("ZeRO 1 and 2", (1, 2)), weights, "s"),
-                    ],
-                    "s",
-                ),
-                largest(
-                    "last backward beside the reduction of gradients",
-                    [
-                        Scale("backward window", window, self.layer_backward, "s"),
-                        total(
-                            "reduction of gradients",
-                            [
-                                Scale("reduce-scatter", self._zero("ZeRO 0 and 1", (0, 1)), gradients, "s"),
-                                Scale("all-gather", self._zero("ZeRO 0", (0,)), gradients, "s"),
-                            ],
-                            "s",
-                        ),
-                    ],
-                    "s",
-                ),
-                Monomial("optimizer step", 1.0, (optimizer,), "s"),
-            ],
-            "s",
-        )
+        if self._workload.tuning == "full":
+            gradients = self._sharded(
+                "gradients of the first stage",
+                constants.reduced_gradient_bytes,
+                self._stage_parameters,
+                self._stage_experts,
+            )
+            weights = self._sharded(
+                "weights of the first stage", constants.weight_bytes, self._stage_parameters, self._stage_experts
+            )
+            forward = largest(
+                "first forward beside the gather of weights",
+                [forward, Scale("all-gather of weights", self._zero("ZeRO 1 and 2", (1, 2)), weights, "s")],
+                "s",
+            )
+            backward = largest(
+                "last backward beside the reduction of gradients",
+                [
+                    backward,
+                    total(
+                        "reduction of gradients",
+                        [
+                            Scale("reduce-scatter", self._zero("ZeRO 0 and 1", (0, 1)), gradients, "s"),
+                            Scale("all-gather", self._zero("ZeRO 0", (0,)), gradients, "s"),
+                        ],
+                        "s",
+                    ),
+                ],
+                "s",
+            )
+        terms += [forward, backward]
+        if self._workload.tuning == "full":
+            terms += self._optimizer()
+        if constants.step_overhead_s:
+            terms.append(Monomial("fixed overhead", constants.step_overhead_s, (), "s"))
+        return total("step time", terms, "s")

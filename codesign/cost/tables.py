@@ -71,6 +71,45 @@ class Tables:
             Table(f"{name}, {tier}", scope, np.ascontiguousarray(values[..., i])) for i, tier in enumerate(TIERS)
         )
 
+    def of_expert_groups(
+        self, name: str, which: str, value: Callable[[Sequence[Any]], Sequence[Any]]
+    ) -> tuple[Table, ...]:
+        """One table a tier, over the layouts of a stage's ranks and `ep`; `value(layout)` has an array a tier.
+
+        `which` is `inner` for the expert-parallel group, `outer` for the ranks that hold the same experts.
+        """
+        factors = self._expert_factors[which]
+        scope = ("tp_layout", "cp_layout", "dp_layout", "ep")
+        found = [np.where(self._expert_factors["whole"], np.asarray(v, dtype=np.float64), 0.0) for v in value(factors)]
+        return tuple(
+            Table(f"{name}, {tier}", scope, np.ascontiguousarray(v)) for tier, v in zip(TIERS, found, strict=True)
+        )
+
+    @cached_property
+    def _expert_factors(self) -> dict[str, Any]:
+        """Factors by tier of expert groups (`inner`) and of the ranks with the same experts (`outer`).
+
+        A group is `ep` consecutive ranks of a stage. It takes up the digits of tp, cp and dp in rank order, each within
+        its dimension from the domain outwards (`codesign.design.placement`). Where it ends inside a digit that it does
+        not divide, groups differ, and `whole` is false: nothing is counted, which is below any of them.
+        """
+        layouts = [self.space[f"{d}_layout"].values for d in ("tp", "cp", "dp")]
+        shape = (*(len(one) for one in layouts), self.space.size("ep"))
+        left = np.broadcast_to(np.asarray(self.space["ep"].values, dtype=np.int64), shape).copy()
+        inner, outer = (np.ones((len(TIERS), *shape), dtype=np.int64) for _ in range(2))
+        whole = np.ones(shape, dtype=bool)
+        for axis, one in enumerate(layouts):
+            for tier in range(len(TIERS)):
+                across = [1, 1, 1, 1]
+                across[axis] = len(one)
+                factor = np.asarray([layout[tier] for layout in one], dtype=np.int64).reshape(across)
+                taken = np.minimum(left, factor)
+                whole &= (left % taken == 0) & (factor % taken == 0)
+                inner[tier] *= taken
+                outer[tier] *= np.broadcast_to(factor // taken, shape)
+                left //= taken
+        return {"inner": tuple(inner), "outer": tuple(outer), "whole": whole & (left == 1)}
+
     @cached_property
     def seconds_per_byte(self) -> tuple[Table, ...]:
         """What a byte costs a rank at each tier."""

@@ -46,10 +46,24 @@ class RankMap:
             if dimension not in dimensions:
                 coordinate = self.coordinates[dimension]
                 key = key * (int(coordinate.max(initial=0)) + 1) + coordinate
+        return self._widest(key)
+
+    def _widest(self, key: Indices) -> tuple[int, int, int]:
         ranks = int(np.bincount(key).max())
         servers = _most_different(key, self.server)
         leaves = _most_different(key, self.leaf_group)
         return ranks // servers, servers // leaves, leaves
+
+    def expert_spans(self, ep: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Factors, as of `spans`, of the widest expert-parallel group and of the widest group with the same experts.
+
+        Expert groups are blocks of `ep` consecutive ranks of a stage, in rank order (Megatron-LM without expert tensor
+        parallelism); ranks at the same place of each block hold the same experts.
+        """
+        stage = self.coordinates["pp"]
+        block = np.arange(len(stage)) % (len(stage) // (int(stage.max(initial=0)) + 1))
+        blocks = int(block.max(initial=0)) // ep + 1
+        return self._widest(stage * blocks + block // ep), self._widest(stage * ep + block % ep)
 
     def boundary_tiers(self, pp: int) -> Indices:
         """Highest tier that a transfer from stage i to the next crosses (0 domain, 1 leaf, 2 pod); shape (pp,).

@@ -18,7 +18,7 @@ import numpy as np
 from codesign.cost import legality, reliability
 from codesign.cost.legality import Case
 from codesign.cost.market import Market, NetworkOption, ServerOption
-from codesign.cost.space import PLAN_DECISIONS, RECOMPUTE, ZERO, layouts, placements, refuse_mixtures
+from codesign.cost.space import PLAN_DECISIONS, RECOMPUTE, ZERO, layouts, placements
 from codesign.design import (
     DIMENSIONS,
     TIERS,
@@ -81,7 +81,6 @@ class _Completion(Filling):
         self.case = Case(self.workload.model, self.workload.sequence_length, self.workload.global_batch, profile)
 
     def completed(self) -> Completed:
-        refuse_mixtures(self.instance)
         self._workload()
         option = self._server()
         while self._plan_values() or self._degrees(option):

@@ -14,12 +14,11 @@ import numpy as np
 
 from codesign.cost import architecture, legality, reliability
 from codesign.cost.market import Market, NetworkOption, ServerOption, StorageOption
-from codesign.cost.memory import VERDICTS, TrainingMemory, verdict
-from codesign.cost.space import refuse_mixtures
+from codesign.cost.memory import VERDICTS, training_memory, verdict
 from codesign.design import DIMENSIONS, Design, Plan
 from codesign.design.evaluation import BillLine, Evaluation, LimitCheck, Memory, WorkloadEvaluation
-from codesign.design.placement import RankMap, rank_map
-from codesign.exact.step import StepSeconds, step
+from codesign.design.placement import rank_map
+from codesign.exact.step import Spans, StepSeconds, spans, step
 from codesign.spec.instance import Instance
 
 KEPT_STEPS = 4096
@@ -35,7 +34,7 @@ def evaluate(instance: Instance, design: Design) -> Evaluation:
     Raises
     ------
     SpecError
-        If the design names hardware that the instance does not have, or the model is a mixture of experts.
+        If the design names hardware that the instance does not have.
     """
     return Judge(instance).evaluate(design)
 
@@ -44,7 +43,6 @@ class Judge:
     """The exact model of one instance; remembers the steps that it has played."""
 
     def __init__(self, instance: Instance) -> None:
-        refuse_mixtures(instance)
         self.instance = instance
         self.market = Market(instance)
         self.workload = instance.workloads[0]
@@ -52,17 +50,10 @@ class Judge:
         self.case = legality.Case(
             self.workload.model, self.workload.sequence_length, self.workload.global_batch, profile
         )
-        self.memory = TrainingMemory(
-            model=self.workload.model,
-            sequence_length=self.workload.sequence_length,
-            global_batch=self.workload.global_batch,
-            assumptions=instance.assumptions,
-            precision=self.workload.precision,
-            vocabulary_multiple=profile.vocabulary_multiple or 1,
-        )
+        self.memory = training_memory(self.workload, instance.assumptions, profile.vocabulary_multiple or 1)
         self.evaluated = 0
         self._steps: OrderedDict[object, StepSeconds] = OrderedDict()
-        self._maps: OrderedDict[object, RankMap] = OrderedDict()
+        self._spans: OrderedDict[object, Spans] = OrderedDict()
 
     # -- one design
 
@@ -98,7 +89,7 @@ class Judge:
         memory = self._memory(plan, option)
         saves = storage.product is not None
         flops = float(architecture.model_flops_per_token(self.workload.model, self.workload.sequence_length))
-        peak = plan.world * option.server.gpu.peak_flops[self.workload.precision]
+        peak = plan.world * option.server.gpu.peak(self.workload.precision)
         workload = WorkloadEvaluation(
             step_time_s=step_time_s,
             tokens_per_s=tokens / step_time_s,
@@ -239,7 +230,7 @@ class Judge:
             known = step(
                 self.workload,
                 design.plan,
-                self._map(design),
+                self._groups(design),
                 option.server.gpu,
                 rates,
                 self.instance.assumptions,
@@ -250,13 +241,14 @@ class Judge:
                 self._steps.popitem(last=False)
         return known
 
-    def _map(self, design: Design) -> RankMap:
-        key = (design.plan.tp, design.plan.cp, design.plan.pp, design.plan.dp, design.placement)
-        known = self._maps.get(key)
+    def _groups(self, design: Design) -> Spans:
+        plan = design.plan
+        key = (plan.tp, plan.cp, plan.ep, plan.pp, plan.dp, design.placement)
+        known = self._spans.get(key)
         if known is None:
-            known = self._maps[key] = rank_map(design.plan, design.placement)
-            if len(self._maps) > 64:
-                self._maps.popitem(last=False)
+            known = self._spans[key] = spans(plan, rank_map(plan, design.placement))
+            if len(self._spans) > KEPT_STEPS:
+                self._spans.popitem(last=False)
         return known
 
     def _memory(self, plan: Plan, option: ServerOption) -> Memory:

@@ -23,7 +23,11 @@ from codesign.spec.stated import (
 )
 from codesign.units import QuantityError, quantity
 
-Precision = Literal["bf16", "fp8"]
+Precision = Literal["bf16", "fp8", "mxfp8", "nvfp4"]
+"""Format of the matrices: 16 bit (bf16, and fp16 at the same rate), 8 bit scaled by tensor, 8 and 4 bit by block."""
+
+PEAK_OF: Mapping[Precision, Precision] = {"mxfp8": "fp8"}
+"""Formats that run at the peak of another: scaling by block of 32 changes the kernels and not the rate of the units."""
 
 
 class Efficiency(Stated):
@@ -32,16 +36,36 @@ class Efficiency(Stated):
     Attributes
     ----------
     matmul_ceiling, attention_ceiling, memory_ceiling : share of peak FLOP/s, and of memory bandwidth.
+    matmul_ceiling_fp8, matmul_ceiling_mxfp8, matmul_ceiling_nvfp4 : shares of the peak of narrower formats; that of the
+        next wider format where none is stated.
+    grouped_ceiling, grouped_ceiling_narrow : rate of the grouped matrices of experts over that of plain ones of the same
+        shape, in 16 bit and in narrower formats.
     tokens_half, width_half : tokens and hidden width at which matrices reach half of their ceiling.
-    launch_s : seconds a layer and micro-batch spends on launching kernels.
+    launch_s : seconds a layer and micro-batch spends between kernels.
     """
 
     matmul_ceiling: Annotated[Share, Field(gt=0)]
+    matmul_ceiling_fp8: Annotated[Share, Field(gt=0)] | None = None
+    matmul_ceiling_mxfp8: Annotated[Share, Field(gt=0)] | None = None
+    matmul_ceiling_nvfp4: Annotated[Share, Field(gt=0)] | None = None
+    grouped_ceiling: Annotated[Share, Field(gt=0)] = 1.0
+    grouped_ceiling_narrow: Annotated[Share, Field(gt=0)] = 1.0
     attention_ceiling: Annotated[Share, Field(gt=0)]
     memory_ceiling: Annotated[Share, Field(gt=0)]
     tokens_half: Annotated[float, Field(ge=0, le=1e9)]
     width_half: Annotated[float, Field(ge=0, le=1e9)]
     launch_s: Annotated[Seconds, Field(le=1.0)]
+
+    def ceiling(self, precision: Precision) -> float:
+        """Share of the peak of a format that large matrices reach."""
+        stated = {
+            "bf16": self.matmul_ceiling,
+            "fp8": self.matmul_ceiling_fp8,
+            "mxfp8": self.matmul_ceiling_mxfp8,
+            "nvfp4": self.matmul_ceiling_nvfp4,
+        }
+        wider: tuple[Precision, ...] = ("nvfp4", "mxfp8", "fp8", "bf16")
+        return next(share for each in wider[wider.index(precision) :] if (share := stated[each]) is not None)
 
 
 class Gpu(Stated):
@@ -62,6 +86,14 @@ class Gpu(Stated):
         if "bf16" not in value:
             raise refused("", "a peak for bf16, in which the attention core and the head run")
         return dict(value)
+
+    def peak(self, precision: Precision) -> float:
+        """Peak FLOP/s of a format. KeyError if the GPU does not have it."""
+        return self.peak_flops[PEAK_OF.get(precision, precision)]
+
+    def computes(self, precision: Precision) -> bool:
+        """Whether it has units for the format."""
+        return PEAK_OF.get(precision, precision) in self.peak_flops
 
 
 class Server(Stated):

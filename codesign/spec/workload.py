@@ -15,6 +15,10 @@ from codesign.spec.stated import PRESET, Name, OneOrMore, Stated, Tokens, named,
 
 Framework = Literal["megatron", "torchtitan", "deepspeed"]
 Recompute = Literal["none", "selective", "full"]
+Tuning = Literal["full", "lora"]
+"""What is trained: all weights, or low-rank adapters beside frozen ones (Hu et al. 2021); adapters count as nothing."""
+Attention = Literal["flash", "unfused"]
+"""Kernel of the attention core: fused, or scores kept in memory (training software up to 2022)."""
 
 
 class MultiLatent(Stated):
@@ -32,6 +36,7 @@ class Model(Stated):
 
     `gated`: three matrices in the feed-forward (SwiGLU), else two. A mixture has `experts` of which a token passes
     `top_k`, each `expert_ffn_hidden` wide, `shared_experts` that all tokens pass, and `dense_layers` before them.
+    `windowed_layers` of the layers, spread evenly, look at the last `attention_window` tokens only.
     """
 
     name: Name
@@ -50,6 +55,8 @@ class Model(Stated):
     shared_experts: Annotated[int, whole(0, 1 << 16)] = 0
     dense_layers: Annotated[int, whole(0, 4096)] = 0
     causal: bool = True
+    attention_window: Annotated[int, whole(0, 1 << 24)] = 0
+    windowed_layers: Annotated[int, whole(0, 4096)] = 0
     multi_latent: MultiLatent | None = None
 
     @model_validator(mode="before")
@@ -79,6 +86,11 @@ class Model(Stated):
             raise refused("fields of experts without 'experts'", "the number of experts, or none of these fields")
         if self.dense_layers > self.layers:
             raise refused(f"dense_layers {self.dense_layers}", f"at most the {self.layers} layers")
+        if self.windowed_layers > self.layers or bool(self.windowed_layers) != bool(self.attention_window):
+            raise refused(
+                f"windowed_layers {self.windowed_layers}, attention_window {self.attention_window}",
+                f"both, with at most the {self.layers} layers, or neither",
+            )
         if not self.ffn_hidden and (not self.experts or self.dense_layers):
             raise refused("ffn_hidden 0", "the width of the feed-forward of dense layers")
         return self
@@ -133,6 +145,9 @@ class Workload(Stated):
     tokens : of the whole run; needed for the time and the cost of it.
     precision : of the matrices of the layers.
     framework : whose rules a plan must keep.
+    attention : kernel of the attention core.
+    sequence_parallel : what is done token by token is shared by the tensor-parallel ranks.
+    tuning : what is trained.
     """
 
     name: Annotated[Name, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "pretrain"
@@ -142,4 +157,7 @@ class Workload(Stated):
     tokens: Tokens | None = None
     precision: Precision = "bf16"
     framework: Framework = "megatron"
+    attention: Attention = "flash"
+    sequence_parallel: bool = True
+    tuning: Tuning = "full"
     plan: PlanChoices = PlanChoices()

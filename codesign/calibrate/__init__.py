@@ -1,0 +1,1 @@
+"""Predictions against measured runs: reading, filling, predicting, scoring, fitting. Floor 5."""

@@ -1,0 +1,239 @@
+"""Constants of GPUs and software, fitted to measured runs. Floor 5. In: runs. Out: `Fit`, the constants and their error.
+
+Half of the configurations of each file, chosen by a hash of what was run and a seed, are for fitting; the others are
+never looked at here. What is minimised is the robust sum of squares of log(predicted / measured), each file weighing
+the square root of its configurations, so that none drowns the others. No constant belongs to a model or a run: the
+parameters are those of `PARAMETERS`, for the GPUs and the generations of software that the runs used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from codesign.calibrate import predict, recipes
+from codesign.calibrate.recipes import Setting, Unpredictable
+from codesign.calibrate.runs import Run
+from codesign.spec.hardware import Gpu
+from codesign.spec.limits import Assumptions
+
+SEED = "2026"
+"""Default seed of the split; a text, hashed with each configuration."""
+
+PRIOR = 0.005
+"""Pull towards the values of the catalogue, for constants that the runs hardly tell: the log error that a move across the
+whole range is worth to one run."""
+
+ROBUST = 0.1
+"""Log error beyond which a run counts by its size, not its square."""
+
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "matmul_ceiling": (0.2, 0.92),
+    "matmul_ceiling_fp8": (0.2, 0.98),
+    "matmul_ceiling_mxfp8": (0.2, 0.98),
+    "matmul_ceiling_nvfp4": (0.15, 0.98),
+    "grouped_ceiling": (0.1, 1.0),
+    "grouped_ceiling_narrow": (0.1, 1.0),
+    "attention_ceiling": (0.2, 0.8),
+    "memory_ceiling": (0.3, 1.0),
+    "tokens_half": (1.0, 4000.0),
+    "width_half": (1.0, 1000.0),
+    "launch_s": (1e-7, 2e-3),
+    "domain_latency_s": (5e-7, 6e-6),
+    "overlap_data_parallel": (0.0, 1.0),
+    "overlap_tensor_parallel": (0.0, 0.95),
+    "overlap_expert_parallel": (0.0, 0.95),
+    "sharding_efficiency": (0.02, 1.0),
+    "kernel_share": (0.3, 1.0),
+    "attention_share": (0.1, 1.0),
+    "launch_share": (0.0, 1.0),
+    "collective_launch_s": (0.0, 1e-3),
+    "host_skew": (0.0, 2.0),
+    "host_mixture_s": (0.0, 2e-2),
+    "host_layer_s": (0.0, 5e-3),
+    "step_overhead_s": (0.0, 0.5),
+}
+"""Least and greatest value of each kind of constant that makes sense physically."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One constant: a field of a GPU (its efficiency, or its own) or of a generation of software.
+
+    `record` may name several records, with `|` between them, that share the value.
+    """
+
+    section: str
+    record: str
+    field: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.section}.{self.record}.{self.field}"
+
+    @property
+    def records(self) -> tuple[str, ...]:
+        return tuple(self.record.split("|"))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A configuration with the seconds that were measured of it (the median, where it was measured more than once)."""
+
+    setting: Setting
+    measured_s: float
+    file: str
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Fitted values, and the mean absolute relative error before and after, by file, on the fitting half."""
+
+    values: Mapping[Parameter, float]
+    samples: int
+    error_before: Mapping[str, float]
+    error_after: Mapping[str, float]
+
+
+def identity(setting: Setting) -> str:
+    """What was run, as text: equal for equal workloads, plans and GPUs, whatever a source calls them."""
+    workload = setting.workload.model_dump(exclude={"name": True, "model": {"name"}})
+    return repr((workload, setting.plans, setting.server.gpu.name, setting.run.file))
+
+
+def digest(name: str) -> str:
+    """A short hash of an identity, to keep a list of what was fitted."""
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def chosen_for_fitting(settings: Sequence[Setting], seed: str = SEED) -> frozenset[str]:
+    """Identities of half of the configurations, half of each kind: file, software, GPU, format, with experts or not.
+
+    Within a kind they are ordered by a hash of identity and seed; the first half is taken, the smaller one where their
+    number is odd.
+    """
+    kinds: dict[tuple[object, ...], dict[str, bytes]] = {}
+    for setting in settings:
+        workload = setting.workload
+        kind = (
+            setting.run.file, setting.software.name, setting.server.gpu.name, workload.precision,
+            bool(workload.model.experts),
+        )  # fmt: skip
+        name = identity(setting)
+        digest = hashlib.sha256(f"{seed}|{name}".encode()).digest()
+        kinds.setdefault(kind, {})[name] = bytes([digest[0] % 2]) + digest
+    chosen: list[str] = []
+    for names in kinds.values():
+        chosen += sorted(names, key=names.__getitem__)[: len(names) // 2]
+    return frozenset(chosen)
+
+
+def settings_of(runs: Sequence[Run]) -> tuple[Setting, ...]:
+    """Settings of the runs that tell of a time and can be predicted by one plan."""
+    found = []
+    for run in runs:
+        if predict.is_time(run.metric):
+            try:
+                setting = recipes.setting(run)
+            except Unpredictable:
+                continue
+            if len(setting.plans) == 1:
+                found.append(setting)
+    return tuple(found)
+
+
+def samples(runs: Sequence[Run], keep: Callable[[Setting], bool]) -> tuple[Sample, ...]:
+    """The configurations of runs that can be predicted and that `keep` takes, each once.
+
+    Only runs whose plan is one plan: a blank that is filled by search would move while constants are fitted.
+    """
+    found: dict[str, list[tuple[Setting, float]]] = {}
+    for run in runs:
+        if not predict.is_time(run.metric):
+            continue
+        try:
+            setting = recipes.setting(run)
+            if len(setting.plans) == 1 and keep(setting):
+                seconds = predict.measured_seconds(setting, setting.plans[0], run)
+                found.setdefault(identity(setting), []).append((setting, seconds))
+        except Unpredictable:
+            continue
+    return tuple(
+        Sample(several[0][0], float(np.median([seconds for _, seconds in several])), several[0][0].run.file)
+        for several in found.values()
+    )
+
+
+def fit(
+    given: Sequence[Sample], parameters: Sequence[Parameter], fixed: Mapping[Parameter, float] | None = None
+) -> Fit:
+    """Fit some constants to samples; `fixed` are taken as given, all others as in the catalogue. Needs scipy."""
+    fixed = fixed or {}
+    from scipy.optimize import least_squares
+
+    count = Counter(sample.file for sample in given)
+    weight = np.array([count[sample.file] ** -0.25 for sample in given])
+    low, high = (np.array([BOUNDS[p.field][side] for p in parameters]) for side in (0, 1))
+    start = np.clip([_now(p, given) for p in parameters], low + 1e-3 * (high - low), high - 1e-3 * (high - low))
+    base = _base()
+    scaled = (start - low) / (high - low)
+
+    def residuals(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        values = {**fixed, **dict(zip(parameters, (low + x * (high - low)).tolist(), strict=True))}
+        errors = weight * np.array([_log_error(sample, values, base) for sample in given])
+        return np.concatenate([errors, PRIOR * (x - scaled)])
+
+    found = least_squares(
+        residuals, scaled, bounds=(0.0, 1.0), loss="soft_l1", f_scale=ROBUST * float(np.median(weight)),
+        diff_step=np.full(len(parameters), 1e-3), xtol=1e-4, ftol=1e-5, max_nfev=40,
+    )  # fmt: skip
+    values = dict(zip(parameters, (low + found.x * (high - low)).tolist(), strict=True))
+    return Fit(values, len(given), _errors(given, fixed, base), _errors(given, {**fixed, **values}, base))
+
+
+def _base() -> Assumptions:
+    return recipes.assumptions()
+
+
+def _now(parameter: Parameter, given: Sequence[Sample]) -> float:
+    """The value of a constant in the catalogue."""
+    for sample in given:
+        gpu, software = sample.setting.server.gpu, sample.setting.software
+        if parameter.section == "gpus" and gpu.name in parameter.records:
+            value = getattr(gpu, parameter.field, None)
+            value = getattr(gpu.efficiency, parameter.field, None) if value is None else value
+            return float(gpu.efficiency.matmul_ceiling if value is None else value)
+        if parameter.section == "software" and software.name in parameter.records:
+            return float(getattr(software, parameter.field))
+    raise ValueError(f"no sample uses {parameter.name}")
+
+
+def _seconds(sample: Sample, values: Mapping[Parameter, float], base: Assumptions) -> float:
+    setting = sample.setting
+    gpu, software = setting.server.gpu, setting.software
+    own: dict[str, float] = {}
+    inner: dict[str, float] = {}
+    soft = software.assumptions()
+    for p, value in values.items():
+        if p.section == "gpus" and gpu.name in p.records:
+            (own if p.field in Gpu.model_fields else inner)[p.field] = value
+        elif p.section == "software" and software.name in p.records:
+            soft[p.field] = value
+    gpu = gpu.model_copy(update=own | {"efficiency": gpu.efficiency.model_copy(update=inner)})
+    return predict.seconds(setting, gpu, base.model_copy(update=soft))
+
+
+def _log_error(sample: Sample, values: Mapping[Parameter, float], base: Assumptions) -> float:
+    return float(np.log(_seconds(sample, values, base) / sample.measured_s))
+
+
+def _errors(given: Sequence[Sample], values: Mapping[Parameter, float], base: Assumptions) -> dict[str, float]:
+    by_file: dict[str, list[float]] = {}
+    for sample in given:
+        by_file.setdefault(sample.file, []).append(abs(_seconds(sample, values, base) / sample.measured_s - 1.0))
+    return {file: float(np.mean(errors)) for file, errors in by_file.items()}
