@@ -52,6 +52,17 @@ def random_document(generator: np.random.Generator) -> dict[str, Any]:
         "recompute": some("none", "selective", "full"),
         "zero": some(0, 1, 2, 3),
     }
+    experts: dict[str, Any] = {}
+    if framework != "deepspeed" and pick(True, False, False):
+        experts = {
+            "experts": int(pick(4, 8, 16)),
+            "top_k": int(pick(1, 2, 4)),
+            "expert_ffn_hidden": int(pick(1, 2)) * 256,
+            "shared_experts": int(pick(0, 1)),
+            "dense_layers": int(pick(0, 1, 2)),
+        }
+        plan["ep"] = some(1, 2, 4)
+    older = bool(pick(True, False, False))
     owned = pick(True, False)
     objective = pick("step_time", "time_to_train", "tokens_per_s", "total_cost", "tokens_per_usd")
     # Storage so slow that reading and saving matter now and then.
@@ -76,17 +87,29 @@ def random_document(generator: np.random.Generator) -> dict[str, Any]:
                     "gated": gated,
                     "vocabulary": int(pick(8192, 32000, 128256)),
                     "tied_embeddings": bool(pick(True, False)),
+                    **experts,
                 },
                 "sequence_length": int(pick(2048, 4096, 16384)),
                 "global_batch": batch,
                 "tokens": pick("1B", "50B"),
                 "precision": pick("bf16", "bf16", "fp8"),
                 "framework": framework,
+                "attention": "unfused" if older else "flash",
+                "sequence_parallel": not older,
+                "tuning": pick("full", "full", "full", "lora"),
                 "plan": plan,
             }
         ],
         "objective": objective,
-        "assumptions": {"failure_gpu_hours": pick(50677.0, 500.0), "overlap_data_parallel": pick(0.0, 0.5, 0.8, 1.0)},
+        "assumptions": {
+            "failure_gpu_hours": pick(50677.0, 500.0),
+            "overlap_data_parallel": pick(0.0, 0.5, 0.8, 1.0),
+            "overlap_tensor_parallel": pick(0.0, 0.5),
+            "overlap_expert_parallel": pick(0.0, 0.4, 0.9),
+            "sharding_efficiency": pick(1.0, 0.3),
+            "host_layer_s": pick(0.0, 0.0, 1e-3),
+            "expert_imbalance": pick(1.0, 1.5),
+        },
     }
     servers = some("hgx-h100", "hgx-h200", "dgx-b200", "hgx-mi300x", "hgx-h20")
     fabrics = {

@@ -29,6 +29,11 @@ settings.load_profile("untimed")
 GPT_30 = """{name: gpt-30-layers, layers: 30, hidden: 6144, heads: 48, ffn_hidden: 24576, gated: false,
             vocabulary: 51200, tied_embeddings: true}"""
 
+LATENT = """{name: latent, layers: 12, hidden: 2048, heads: 16, kv_heads: 16, head_size: 192, ffn_hidden: 8192,
+            gated: true, vocabulary: 64000, tied_embeddings: false, experts: 32, top_k: 4, expert_ffn_hidden: 1024,
+            shared_experts: 1, dense_layers: 2,
+            multi_latent: {q_rank: 768, kv_rank: 256, nope_size: 128, rope_size: 64, value_size: 128}}"""
+
 TEXTS: Mapping[str, str] = MappingProxyType(
     {
         # one owned cluster: a pipeline against sharding
@@ -165,6 +170,57 @@ inventory:
   - {server: hgx-h200, count: 2, nic: cx7-400g, fabric: fat-tree, switch: quantum2-qm9700, storage: weka-pod8}
 limits: {gpus: 32}
 objective: time_to_train
+""",
+        # experts over tensor, context and data parallel ranks, across servers; some hotter than others
+        "mixtral": """
+schema: 1
+name: mixtral
+workloads: [{model: mixtral-8x7b, sequence_length: 16384, global_batch: 32, plan: {cp: [1, 2], micro_batch: [1, 2]}}]
+offers: none
+inventory: [{server: hgx-h100, count: 4, fabric: rail-optimized, switch: quantum2-qm9700}]
+objective: step_time
+assumptions: {expert_imbalance: 1.3, overlap_expert_parallel: 0.6}
+""",
+        # latent attention, dense layers in front, shared experts, a pipeline whose stages hold layers of both kinds
+        "latent": f"""
+schema: 1
+name: latent
+workloads:
+  - model: {LATENT}
+    sequence_length: 4096
+    global_batch: 64
+    precision: fp8
+    plan: {{pp: [1, 2, 3, 4, 7], virtual_stages: [1, 2, 3], micro_batch: 1, tp: [1, 2]}}
+offers: none
+inventory: [{{server: hgx-h200, count: 4, fabric: fat-tree, switch: spectrum4-sn5600}}]
+objective: tokens_per_s
+assumptions: {{host_mixture_s: 900us, step_overhead_s: 20ms}}
+""",
+        # software of 2021: scores in memory, every rank does all that is done token by token, a slow host
+        "unfused-13b": """
+schema: 1
+name: unfused-13b
+workloads:
+  - model: llama-2-13b
+    sequence_length: 2048
+    global_batch: 64
+    attention: unfused
+    sequence_parallel: false
+    framework: deepspeed
+offers: none
+inventory: [{server: dgx-a100, count: 2, fabric: rail-optimized, switch: quantum2-qm9700}]
+objective: step_time
+assumptions:
+  {host_layer_s: 2ms, host_skew: 0.3, kernel_share: 0.8, launch_share: 0.5, sharding_efficiency: 0.3, attention_share: 0.7}
+""",
+        # adapters beside frozen weights
+        "lora-70b": """
+schema: 1
+name: lora-70b
+workloads: [{model: llama-2-70b, sequence_length: 4096, global_batch: 32, tuning: lora, plan: {micro_batch: [1, 2]}}]
+offers: none
+inventory: [{server: hgx-h100, count: 2, fabric: rail-optimized, switch: quantum2-qm9700}]
+objective: step_time
 """,
         # a rack as one domain, part of which may stand idle
         "rack-8b": """

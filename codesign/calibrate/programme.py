@@ -18,6 +18,9 @@ AMPERE = "a100-sxm-80|a100-sxm-40"
 HOPPER = "h100-sxm-80|h200-sxm-141|h800-sxm-80"
 BLACKWELL = "gb200-186|gb300-288|b200-hgx-180|b300-hgx-288"
 
+CORE = "megatron-core|mlperf|megatron-bridge|megatron-bridge-2025"
+"""Generations on Megatron-Core, which overlap alike."""
+
 SHAPE = ("tokens_half", "width_half", "launch_s")
 
 
@@ -73,14 +76,12 @@ STAGES: tuple[Stage, ...] = (
     ),
     Stage(
         "H100, dense",
-        ("megatron-core", "mlperf"),
+        tuple(CORE.split("|")),
         HOPPER,
         False,
         (
             *_gpu(HOPPER, "matmul_ceiling", "matmul_ceiling_fp8", "attention_ceiling", "memory_ceiling", *SHAPE),
-            *_software(
-                "megatron-core|mlperf", "overlap_tensor_parallel", "overlap_data_parallel", "collective_launch_s"
-            ),
+            *_software(CORE, "overlap_tensor_parallel", "overlap_data_parallel", "collective_launch_s"),
             *_software("mlperf", "launch_share"),
         ),
     ),
@@ -102,28 +103,27 @@ STAGES: tuple[Stage, ...] = (
     ),
     Stage(
         "H100, mixtures",
-        ("megatron-core",),
+        tuple(CORE.split("|")),
         HOPPER,
         True,
         (
             *_gpu(HOPPER, "grouped_ceiling", "grouped_ceiling_narrow"),
-            *_software("megatron-core", "overlap_expert_parallel", "host_mixture_s"),
+            *_software("megatron-core|megatron-bridge-2025", "overlap_expert_parallel"),
         ),
     ),
     Stage(
         "Blackwell, dense and mixtures",
-        ("megatron-bridge",),
+        ("megatron-bridge", "megatron-bridge-2025"),
         BLACKWELL,
         None,
         (
             *_gpu(BLACKWELL, "memory_ceiling", "attention_ceiling", "launch_s"),
             *_gpu(BLACKWELL, "grouped_ceiling", "grouped_ceiling_narrow"),
             *_software("megatron-bridge", "overlap_expert_parallel"),
-            *(
-                parameter
-                for gpu in ("gb200-186", "gb300-288", "b200-hgx-180|b300-hgx-288")
-                for parameter in _gpu(gpu, "matmul_ceiling_fp8", "matmul_ceiling_mxfp8", "matmul_ceiling_nvfp4")
-            ),
+            *_software("megatron-bridge-2025", "kernel_share", "host_mixture_s"),
+            *_gpu(BLACKWELL, "matmul_ceiling_fp8", "matmul_ceiling_mxfp8", "matmul_ceiling_nvfp4"),
+            *_gpu("gb200-186", "sustained_clock"),
+            *_gpu("b200-hgx-180|b300-hgx-288", "sustained_clock"),
         ),
     ),
 )

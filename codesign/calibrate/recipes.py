@@ -261,18 +261,27 @@ def software_of(run: Run) -> Software:
     if "mlperf" in where or "mlcommons" in where:
         return software("mlperf")
     if "bigscience" in where or "bloom" in where:
-        return software("bigscience-bf16" if "bf16optimizer" in run.text("zero").lower() else "bigscience")
+        return software("bigscience-bf16" if run.text("zero").lower().startswith("bf16optimizer") else "bigscience")
     if "vtrain" in where or "megatron-deepspeed" in where:
         return software("megatron-deepspeed")
     if "fsdp" in run.text("zero").lower() or "torchtitan" in where:
         if "megatron-bridge" in where:
-            return software("megatron-bridge" if blackwell else "megatron-core")
+            return _bridge(where)
         return software("fsdp-ampere" if re.search(r"a100|v100", run.text("gpu"), re.I) else "fsdp-hopper")
     if re.search(r"a100|v100", run.text("gpu"), re.I):
         if run.text("zero") == "3":
             return software("deepspeed-zero3")
         return software("megatron-2021")
+    if "megatron-bridge" in where:
+        return _bridge(where)
     return software("megatron-bridge" if blackwell else "megatron-core")
+
+
+def _bridge(where: str) -> Software:
+    """By the release that the source states; an early one was slower, on mixtures above all."""
+    release = re.search(r"\((\d\d\.\d\d)[\d.]* nemo", where)
+    early = release is not None and release.group(1) < "26.04"
+    return software("megatron-bridge-2025" if early else "megatron-bridge")
 
 
 def zero_of(run: Run, generation: Software, pp: int) -> int:
@@ -288,7 +297,7 @@ def zero_of(run: Run, generation: Software, pp: int) -> int:
     elif generation.name == "maxtext":
         stage = 3
     else:
-        stage = 1 if generation.name in ("megatron-core", "megatron-bridge", "mlperf") else 0
+        stage = 1 if generation.name in ("megatron-core", "megatron-bridge", "megatron-bridge-2025", "mlperf") else 0
     return min(stage, 1) if pp > 1 else stage
 
 
@@ -404,8 +413,11 @@ def _plans(
     recompute = _recompute(run, workload)
     if blank:
         filled.append(f"tuned where blank: {', '.join(blank)}")
+    told = re.search(r"model-parallel size (\d+)", run.text("notes"))
     for tp, pp, cp, ep, micro_batch in product(tensors, pipelines, contexts, experts, micro_batches):
         if gpus % (tp * pp * cp) or model.heads % tp or not stages.model_splits(model, pp):
+            continue
+        if told is not None and tp * pp != int(told.group(1)):
             continue
         dp = gpus // (tp * pp * cp)
         samples = dp * micro_batch

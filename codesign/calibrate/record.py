@@ -15,6 +15,9 @@ from codesign.spec.hardware import Efficiency, Gpu
 UNIT = {"launch_s": ("us", 1e6), "collective_launch_s": ("us", 1e6), "host_layer_s": ("us", 1e6),
         "host_mixture_s": ("us", 1e6), "step_overhead_s": ("ms", 1e3)}  # fmt: skip
 DIGITS = 4
+DEFAULT = "megatron-core"
+"""The generation of software that an instance is taken to use where it states no other assumptions."""
+
 SOURCE = "calibrated"
 
 
@@ -31,6 +34,8 @@ def updated(text: str, section: str, found: Sequence[Fitted]) -> str:
             if parameter.section == section:
                 for record in parameter.records:
                     text = _with_figure(text, record, parameter, value, note_of(fitted))
+            elif section == "assumptions" and parameter.section == "software" and DEFAULT in parameter.records:
+                text = _with_figure(text, "default", parameter, value, f"as {DEFAULT}; {note_of(fitted)}")
     return text
 
 

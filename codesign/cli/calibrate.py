@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "--catalogue",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Write the values into gpus.yaml and software.yaml of this folder.",
+    help="Write the values into gpus.yaml, software.yaml and assumptions.yaml of this folder.",
 )
 @click.option(
     "--fitted",
@@ -55,7 +55,7 @@ def calibrate(
         say(f"calibrate needs {problem.name}: pip install 'codesign[calibrate]'")
         return WRONG_INPUT
     if catalogue is not None:
-        for section in ("gpus", "software"):
+        for section in ("gpus", "software", "assumptions"):
             path = catalogue / f"{section}.yaml"
             path.write_text(updated(path.read_text(encoding="utf-8"), section, found), encoding="utf-8")
     if fitted is not None:

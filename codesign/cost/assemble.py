@@ -22,11 +22,17 @@ from codesign.design import DIMENSIONS, Design, Placement, Plan, Purchase
 from codesign.expr import Columns, Monomial, Scale, Space, Sum, Table, Term, evaluate
 from codesign.expr.term import largest, total
 from codesign.spec.instance import Instance
+from codesign.spec.workload import Model
 
 Floats = npt.NDArray[np.float64]
 
-MEMORY_STAGES = (0, 1, -1)
-"""Stages among which the fullest is: those in the middle hold equal layers, the first of them most micro-batches."""
+def memory_stages(model: Model) -> tuple[int, ...]:
+    """Stages among which the fullest is: those in the middle hold equal layers, the first of them most micro-batches.
+
+    Dense layers in front of a mixture may take up the first stages, at least one layer each.
+    """
+    in_front = model.dense_layers if model.experts else 0
+    return (*range(in_front + 2), -1)
 
 
 MINIMISED = {
@@ -261,7 +267,7 @@ class CostModel:
         """Bytes on a rank of the stages that can be fullest, as shares of the GPU's memory: each must be at most 1."""
         capacity = self.tables.of_server("1/memory", (), lambda o: 1.0 / o.server.gpu.memory_bytes)
         found = []
-        for stage in MEMORY_STAGES:
+        for stage in memory_stages(self.workload.model):
             terms = []
             for part in self.memory_model.parts(stage):
                 factors = tuple(

@@ -101,7 +101,7 @@ def layers_of_chain(model: Model, p: Any, v: Any, m: Any, name: str, kind: Kind)
 
 def applies(model: Model, p: Any, v: Any, name: str) -> npt.NDArray[np.bool_]:
     """Whether a chain is one of the pipeline's that others do not dominate; false where the layers have no split."""
-    legal = stages.split_is_legal(model.layers, p, v)
+    legal = stages.model_splits(model, p, v)
     if name == "round trips":
         return np.asarray(legal & (v == 1) & (p > 1))
     if name == "middle stage":
@@ -112,8 +112,10 @@ def applies(model: Model, p: Any, v: Any, name: str) -> npt.NDArray[np.bool_]:
 
 def beyond_window(model: Model, p: Any, v: Any, m: Any, name: str, kind: Kind, window: float) -> Floats:
     """`layers_of_chain` less `window` times the layers of the first stage, which every chain passes at least once."""
-    found = layers_of_chain(model, p, v, m, name, kind)
-    return np.where(applies(model, p, v, name), found - window * shape(model, kind, p, v).first, 0.0)
+    found = layers_of_chain(model, p, v, m, name, kind) - window * shape(model, kind, p, v).first
+    # Interleaving runs groups of p micro-batches; for other numbers there is no schedule, and the count has no meaning.
+    found = np.where((np.asarray(v) > 1) & (np.asarray(m) % np.asarray(p) != 0), np.maximum(found, 0.0), found)
+    return np.where(applies(model, p, v, name), found, 0.0)
 
 
 def ends_of_chain(model: Model, p: Any, v: Any, m: Any, name: str, part: str) -> Floats:

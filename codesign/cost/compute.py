@@ -331,7 +331,7 @@ def _matmul_s(
     rows = tokens / tp if matrix.cut == "none" else tokens
     operand = OPERAND_BYTES[precision]
     moved = operand * inputs * outputs + rows * (operand * inputs + RESULT_BYTES * outputs)
-    rate = gpu.peak(precision) * matmul_efficiency(gpu, tokens, width, precision)
+    rate = gpu.sustained(precision) * matmul_efficiency(gpu, tokens, width, precision)
     return _roofline(2.0 * rows * inputs * outputs, moved, rate, gpu)
 
 
@@ -349,7 +349,7 @@ def _experts_s(
     routed = imbalance * tokens * model.top_k / tp
     local_experts = model.experts / ep
     width = np.asarray(min(model.hidden, model.expert_ffn_hidden), dtype=np.float64)
-    rate = gpu.peak(precision) * matmul_efficiency(gpu, routed / local_experts, width, precision)
+    rate = gpu.sustained(precision) * matmul_efficiency(gpu, routed / local_experts, width, precision)
     fit = gpu.efficiency
     rate = rate * (fit.grouped_ceiling if precision == "bf16" else fit.grouped_ceiling_narrow)
     operand = OPERAND_BYTES[precision]
@@ -373,7 +373,7 @@ def _attention_s(
     else:
         moved = RESULT_BYTES * model.heads / tp * 2 * (latent.nope_size + latent.rope_size + latent.value_size)
     flops = architecture.attention_flops_per_token(model, sequence_length) * tokens / tp
-    rate = np.asarray(gpu.peak("bf16") * gpu.efficiency.attention_ceiling)
+    rate = np.asarray(gpu.sustained("bf16") * gpu.efficiency.attention_ceiling)
     return _roofline(flops, np.asarray(moved * tokens), rate, gpu)
 
 
@@ -384,9 +384,9 @@ def _unfused_attention_s(
     heads = model.heads / tp
     scores = heads * sequence_length * tokens
     flops = architecture.attention_flops_per_token(model, sequence_length, causal_half=False) * tokens / tp
-    rate = gpu.peak("bf16") * gpu.efficiency.ceiling("bf16")
+    rate = gpu.sustained("bf16") * gpu.efficiency.ceiling("bf16")
     if model.head_size % TENSOR_CORE_MULTIPLE:
-        rate = gpu.peak("bf16") * VECTOR_UNITS_SHARE
+        rate = gpu.sustained("bf16") * VECTOR_UNITS_SHARE
     return np.asarray(flops / rate + UNFUSED_SCORE_BYTES * scores / _memory_rate(gpu))
 
 
@@ -407,7 +407,7 @@ def _head(
     moved = operand * model.hidden * (columns + tokens) + RESULT_BYTES * tokens * columns
     # The head cuts the vocabulary and keeps the hidden width whole, so its narrow side is the lesser of the
     # two.
-    rate = gpu.peak("bf16") * matmul_efficiency(gpu, tokens, np.minimum(model.hidden, columns))
+    rate = gpu.sustained("bf16") * matmul_efficiency(gpu, tokens, np.minimum(model.hidden, columns))
     matmul_s = _roofline(2.0 * tokens * model.hidden * columns, moved, rate, gpu)
     norm_s = RESULT_BYTES * NORM_PASSES * model.hidden * tokens / tp / _memory_rate(gpu)
     return matmul_s, np.asarray(norm_s), np.asarray(tokens * columns)

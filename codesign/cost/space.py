@@ -118,7 +118,8 @@ def plan_values(instance: Instance, workload: Workload, case: Case, domain: int)
         if name in ("recompute", "virtual_stages"):
             continue
         for value in stated:
-            broken = legality.check(case, {**neutral, name: value})
+            # What expert groups are carved from is not known of one value alone.
+            broken = [one for one in legality.check(case, {**neutral, name: value}) if one.rule != "expert groups"]
             # Told with what else is pinned: the nearest legal batch, say, is another one for a pinned micro-batch.
             told = {each.rule: each for each in legality.check(case, {**pinned, name: value})} if broken else {}
             if broken:

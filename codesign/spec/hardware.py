@@ -40,6 +40,7 @@ class Efficiency(Stated):
         next wider format where none is stated.
     grouped_ceiling, grouped_ceiling_narrow : rate of the grouped matrices of experts over that of plain ones of the same
         shape, in 16 bit and in narrower formats.
+    sustained_clock : share of the clock of the peaks that is held under load, within the part's power.
     tokens_half, width_half : tokens and hidden width at which matrices reach half of their ceiling.
     launch_s : seconds a layer and micro-batch spends between kernels.
     """
@@ -48,6 +49,7 @@ class Efficiency(Stated):
     matmul_ceiling_fp8: Annotated[Share, Field(gt=0)] | None = None
     matmul_ceiling_mxfp8: Annotated[Share, Field(gt=0)] | None = None
     matmul_ceiling_nvfp4: Annotated[Share, Field(gt=0)] | None = None
+    sustained_clock: Annotated[Share, Field(gt=0)] = 1.0
     grouped_ceiling: Annotated[Share, Field(gt=0)] = 1.0
     grouped_ceiling_narrow: Annotated[Share, Field(gt=0)] = 1.0
     attention_ceiling: Annotated[Share, Field(gt=0)]
@@ -88,8 +90,12 @@ class Gpu(Stated):
         return dict(value)
 
     def peak(self, precision: Precision) -> float:
-        """Peak FLOP/s of a format. KeyError if the GPU does not have it."""
+        """Peak FLOP/s of a format, as stated. KeyError if the GPU does not have it."""
         return self.peak_flops[PEAK_OF.get(precision, precision)]
+
+    def sustained(self, precision: Precision) -> float:
+        """FLOP/s of a format at the clock that is held under load."""
+        return self.peak(precision) * self.efficiency.sustained_clock
 
     def computes(self, precision: Precision) -> bool:
         """Whether it has units for the format."""

@@ -20,6 +20,26 @@ PUBLISHED = {
     "llama-3.1-405b": 405.9e9,
     "qwen-2.5-72b": 72.7e9,
     "mixtral-8x7b": 46.7e9,
+    # printed in the table of benchmarks that the MPT models come from, without learned positions
+    "mpt-125m": 0.124e9,
+    "mpt-350m": 0.354e9,
+    "mpt-760m": 0.757e9,
+    "mpt-1b": 1.311e9,
+    "mpt-3b": 2.646e9,
+    "mpt-7b": 6.65e9,
+    "mpt-13b": 12.84e9,
+    "mpt-30b": 29.96e9,
+    "mpt-70b": 64.84e9,
+    "gpt3-5b": 5.0e9,
+    "nemotron-3-8b": 8.5e9,
+    "nemotron-3-22b": 21.2e9,
+    "nemotron-4-15b": 15.6e9,
+    "nemotron-4-340b": 341e9,
+    "grok-1": 314e9,
+    "qwen3-30b-a3b": 30.5e9,
+    "qwen3-235b-a22b": 235e9,
+    "gpt-oss-120b": 116.8e9,
+    "kimi-k2": 1026e9,
     "deepseek-v3": 671e9,  # DeepSeek-AI 2024, abstract; without the module that predicts a second token
 }
 
@@ -75,4 +95,6 @@ def test_sizes_fit_together(name: str) -> None:
     if "multi_latent" in model:
         assert model["head_size"] == model["multi_latent"]["nope_size"] + model["multi_latent"]["rope_size"]
     else:
-        assert model["head_size"] * model["heads"] == model["hidden"]
+        # most models; some have heads whose width has a figure of its own
+        free = name.startswith(("qwen3", "gpt-oss"))
+        assert free or model["head_size"] * model["heads"] == model["hidden"]

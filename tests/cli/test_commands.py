@@ -362,7 +362,7 @@ class TestSchemaAndCatalogue:
 
 
 def test_commands_are_listed_in_the_order_of_work() -> None:
-    assert list(main.commands) == ["solve", "evaluate", "verify", "explain", "catalogue", "schema"]
+    assert list(main.commands) == ["solve", "evaluate", "verify", "explain", "calibrate", "catalogue", "schema"]
 
 
 def test_the_instances_of_these_tests_are_what_they_are_taken_for() -> None:

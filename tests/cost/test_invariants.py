@@ -17,7 +17,7 @@ from codesign.cost.assemble import CostModel
 from codesign.design import Design
 from codesign.design.placement import RankMap, rank_map
 from codesign.exact import Judge
-from codesign.exact.step import step
+from codesign.exact.step import spans, step
 from codesign.solve.exhaustive import enumerate_all
 from codesign.solve.sample import random_designs
 from codesign.spec.instance import Instance, parse
@@ -56,6 +56,14 @@ def of_gpus(field: str) -> Change:
             gpu[field] *= factor
 
     return change
+
+
+HOST = ("collective_launch_s", "host_layer_s", "host_mixture_s", "step_overhead_s")
+
+
+def host(document: dict[str, Any], factor: float) -> None:
+    for name in HOST:
+        document["assumptions"][name] /= factor
 
 
 def launch(document: dict[str, Any], factor: float) -> None:
@@ -123,6 +131,7 @@ SPEEDS: dict[str, Change] = {
     "domain latency": domain_latency,
     "network latency": network_latency,
     "launch": launch,
+    "host and start of collectives": host,
     "storage bandwidth": storage,
 }
 """Every bandwidth, peak and latency."""
@@ -130,6 +139,7 @@ BETTER: dict[str, Change] = {
     **SPEEDS,
     "bytes of a weight": fewer("weight_bytes"),
     "bytes of a gradient": fewer("gradient_bytes"),
+    "bytes of a gradient on the network": fewer("reduced_gradient_bytes"),
     "bytes of the optimizer": fewer("optimizer_bytes"),
     "bytes of a token": fewer("bytes_per_token"),
     "bytes of a checkpoint": fewer("checkpoint_bytes_per_parameter"),
@@ -324,11 +334,11 @@ def test_states_are_never_below_an_equal_share(instances: Any, data: st.DataObje
     design, judge = instances.design(name, seed), instances.judge(name)
     plan, constants = design.plan, judge.instance.assumptions
     by_stage = judge.memory.by_stage({field: getattr(plan, field) for field in plan.__dataclass_fields__})
-    states = sum(by_stage[part] for part in ("weights", "gradients", "optimizer")) / (
-        1 + constants.memory_fragmentation
-    )
+    kinds = ("weights", "gradients", "optimizer")[: 1 if judge.workload.tuning == "lora" else 3]
+    of_experts = tuple(f"expert {kind}" for kind in kinds) if judge.workload.model.experts else ()
+    states = sum(by_stage[part] for part in (*kinds, *of_experts)) / (1 + constants.memory_fragmentation)
     everywhere = float(states.sum()) * plan.world / plan.pp
-    each = constants.weight_bytes + constants.gradient_bytes + constants.optimizer_bytes
+    each = sum(getattr(constants, f"{kind.removesuffix('s')}_bytes") for kind in kinds)
     assert everywhere >= each * architecture.total_parameters(judge.workload.model) * (1 - 1e-12)
     memory = judge.evaluate(design).workloads["pretrain"].memory
     assert memory.worst_rank_bytes * plan.world >= everywhere
@@ -354,8 +364,8 @@ def test_labels_of_equal_gpus_change_nothing(instances: Any, data: st.DataObject
         leaf_group=leaf,
     )
     arguments = (option.server.gpu, judge.market.rates(option, net), judge.instance.assumptions, judge.memory)
-    assert step(judge.workload, design.plan, relabelled, *arguments) == step(
-        judge.workload, design.plan, ranks, *arguments
+    assert step(judge.workload, design.plan, spans(design.plan, relabelled), *arguments) == step(
+        judge.workload, design.plan, spans(design.plan, ranks), *arguments
     )
 
 
@@ -372,7 +382,7 @@ def test_a_group_nearer_together_is_never_slower(instances: Any, data: st.DataOb
     far = rank_map(plan, placement)
     near = replace(far, server=np.zeros_like(far.server), leaf_group=np.zeros_like(far.leaf_group))
     arguments = (option.server.gpu, judge.market.rates(option, net), judge.instance.assumptions, judge.memory)
-    one, other = (step(judge.workload, plan, each, *arguments).total_s for each in (near, far))
+    one, other = (step(judge.workload, plan, spans(plan, each), *arguments).total_s for each in (near, far))
     assert one <= other * (1 + 1e-12)
 
 

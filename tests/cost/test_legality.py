@@ -141,11 +141,17 @@ def test_explain() -> None:
 
 
 def test_unmendable_is_not_mended() -> None:
-    # 82 = 2 x 41 and 80: no pp but divisors of 80 or 82; virtual stages cannot mend pp 32
+    # pp divides one of 80 to 86, embedding and loss counted as up to three layers each; virtual stages mend pp 32 no more
     (violation,) = legality.check(CASE, plan(pp=32))
     assert violation.legal["virtual_stages"] == ()
-    # 41 x 2 = 82 layers with embedding and loss: 41 stages of two, the ends of one
-    assert violation.legal["pp"] == (1, 2, 4, 5, 8, 10, 16, 20, 40, 41, 80)
+    # 41 x 2 = 82: 41 stages of two layers, the ends of one; 43 x 2 = 86 would leave the ends without any
+    assert violation.legal["pp"] == tuple(
+        p
+        for p in range(1, 81)
+        if any((80 + c) % p == 0 and (80 + c) // p > (c + 1) // 2 for c in range(7)) and (p > 1 or 80 % p == 0)
+    )
+    assert 41 in violation.legal["pp"]
+    assert 43 not in violation.legal["pp"]
 
 
 @pytest.mark.parametrize(

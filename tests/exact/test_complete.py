@@ -278,8 +278,3 @@ class TestRefused:
     def test_ranks_that_do_not_stand_on_the_servers(self, owned: Instance) -> None:
         text = f"plan: {PLAN.replace('dp: 8', 'dp: 32')}\npurchase: {{servers: 2}}"
         assert faults(owned, text) == {"placement.tp.domain": "degrees that fill the servers evenly"}
-
-    def test_mixtures_of_experts(self) -> None:
-        """Their figures would look right and be wrong."""
-        instance = parse(OWNED, overrides=["model=mixtral-8x7b"])
-        assert "a dense model" in faults(instance, f"plan: {PLAN}")["workloads[0].model"]

@@ -292,11 +292,11 @@ class TestFaults:
         [
             ({"tp": 3}, "attention heads"),
             ({"tp": 16}, "key and value heads"),
-            ({"pp": 5}, "layer split"),
+            ({"pp": 29}, "layer split"),
             ({"dp": 5}, "global batch"),
             ({"micro_batch": 3}, "global batch"),
             ({"pp": 1, "virtual_stages": 2}, "interleaving"),
-            ({"virtual_stages": 3}, "layer split"),
+            ({"virtual_stages": 13}, "layer split"),
             ({"dp": 16, "virtual_stages": 2}, "interleaved groups"),
             ({"zero": 2}, "sharding with a pipeline"),
             ({"ep": 2}, "experts"),
@@ -448,7 +448,7 @@ class TestFaults:
         (fault,) = found.violations
         memory = found.workloads["pretrain"].memory
         assert fault.startswith("memory: stage 0 needs ")
-        assert fault.endswith("h100-sxm-80 has 80.00 GB")
+        assert fault.endswith("h100-sxm-80 has 85.50 GB")
         assert memory.verdict == "exceeds"
         assert memory.worst_rank_bytes > 18 * 70e9 / 8
 
@@ -483,9 +483,3 @@ class TestFaults:
         for interval_s in (0.0, -5.0, float("nan"), float("inf")):
             found = judged(good, with_purchase(checkpoint_interval_s=interval_s))
             assert any(fault.startswith("checkpoints: ") for fault in found.violations), interval_s
-
-
-def test_a_mixture_of_experts_is_refused_and_not_judged_as_a_dense_model() -> None:
-    """Its routing is not modelled: figures would look right and be wrong."""
-    with pytest.raises(SpecError, match="a dense model"):
-        Judge(parse(HAND, overrides=["model=mixtral-8x7b"]))

@@ -17,7 +17,7 @@ from codesign.design import Design
 from codesign.design.evaluation import Evaluation
 from codesign.design.placement import rank_map
 from codesign.exact import Judge
-from codesign.exact.step import layers
+from codesign.exact.step import layers, spans
 from codesign.expr import Columns, Monomial, Term
 from codesign.solve.sample import random_designs
 
@@ -102,21 +102,24 @@ def test_a_layer_is_the_same_in_both(instances: Any, instance_name: str) -> None
     model, market = case.model, case.model.market
     workload, assumptions, columns = model.workload, model.instance.assumptions, case.rows.columns
     step = model._step
+    kind = step.kinds[-1]
     forward, backward, gathers, transfers = [], [], [], []
     for design in case.designs:
         option, network, _ = market.find(design.purchase)
         ranks, rates = rank_map(design.plan, design.placement), market.rates(option, network)
-        one, other = layers(workload, design.plan, ranks, option.server.gpu, rates, assumptions)
+        groups = spans(design.plan, ranks)
+        one, other = layers(workload, design.plan, groups, option.server.gpu, rates, assumptions, kind)
         forward.append(one.total_s)
         backward.append(other.total_s)
         plan = design.plan
         message = activation_message_bytes(workload) * plan.micro_batch / plan.cp
-        gathers.append(collectives.gather_s(message, ranks.spans(("tp",)), rates))
+        launch_s = assumptions.collective_launch_s * (plan.tp > 1)
+        gathers.append(collectives.gather_s(message, ranks.spans(("tp",)), rates) + launch_s)
         hops = [collectives.hop_s(message / plan.tp, int(tier), rates) for tier in ranks.boundary_tiers(plan.pp)]
         transfers.append(np.mean(hops[:-1]) if plan.pp > 1 else 0.0)  # the last is the way back to the first stage
     for term, values in [
-        (step.layer_forward, forward),
-        (step.layer_backward, backward),
+        (step.layer_forward(kind), forward),
+        (step.layer_backward(kind), backward),
         (step.communication.tensor_gather, gathers),
         (step.communication.transfer, transfers),
     ]:
@@ -174,7 +177,7 @@ def test_an_owned_network_is_free_as_far_as_it_reaches(instances: Any) -> None:
             assert items["weka-pod8 (owned)"].total_usd == 0
         else:
             assert items["weka-pod8"].total_usd > 0
-    assert seen == {1, 2, 4}
+    assert seen == {1, 2, 3, 4}  # three: pipelines of three stages
     # a network for two that is not offered does not join four
     model = instances.model("grow-8b")
     offers = model.instance.offers

@@ -114,7 +114,6 @@ CASES: list[tuple[str, str, str, int, int, str, tuple[str, ...]]] = [
         "workloads[0].precision",
         ("bf16",),
     ),
-    ("a mixture of experts", "llama-3.1-8b", "mixtral-8x7b", 4, 12, "workloads[0].model", ("dense model",)),
     ("tab", "  capex", "\tcapex", 13, 1, "", ("spaces, not with tabs",)),
     ("broken brackets", "{tp: [1, 2]}", "{tp: [1, 2}", 8, 0, "", ("YAML",)),
     ("anchor", "name: good", "name: &a good", 2, 7, "", ("anchor",)),
