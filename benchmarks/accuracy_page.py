@@ -29,7 +29,11 @@ CAUSES: tuple[tuple[str, str, str], ...] = (
     ("bloom", "18B", "printed TFLOP/s and seconds agree with each other for a quarter of the printed batch"),
     ("bloom", "", "a single early iteration of each configuration; equal configurations differ by up to 15 %"),
     ("bridge", "GPT OSS", "FLOPs a token of this model change between releases of the source"),
-    ("bridge", "Qwen3", "dropless routing of small experts, bound by the host in early releases; the columns do not say so"),
+    (
+        "bridge",
+        "Qwen3",
+        "dropless routing of small experts, bound by the host in early releases; the columns do not say so",
+    ),
     ("bridge", "DeepSeek", "what is recomputed and overlapped is not in the table, and differs between releases"),
     ("bridge", "", "what is recomputed and overlapped is not in the table"),
     ("megatron_lm", "GPT-39B", "split of the 16 model-parallel ranks, micro-batch and schedule are not printed"),
@@ -94,8 +98,12 @@ def scatter(rows: Sequence[score.Row]) -> str:
     for power in range(-1, 4):
         where = at(10.0**power)
         label = f"{10.0**power:g}"
-        parts.append(f'<line class="grid" x1="{left + where:.1f}" x2="{left + where:.1f}" y1="{top}" y2="{top + size}"/>')
-        parts.append(f'<line class="grid" x1="{left}" x2="{left + size}" y1="{top + size - where:.1f}" y2="{top + size - where:.1f}"/>')
+        parts.append(
+            f'<line class="grid" x1="{left + where:.1f}" x2="{left + where:.1f}" y1="{top}" y2="{top + size}"/>'
+        )
+        parts.append(
+            f'<line class="grid" x1="{left}" x2="{left + size}" y1="{top + size - where:.1f}" y2="{top + size - where:.1f}"/>'
+        )
         parts.append(f'<text x="{left + where:.1f}" y="{top + size + 18}" text-anchor="middle">{label}</text>')
         parts.append(f'<text x="{left - 8}" y="{top + size - where + 4:.1f}" text-anchor="end">{label}</text>')
     parts.append(f'<line class="axis" x1="{left}" y1="{top + size}" x2="{left + size}" y2="{top}"/>')
@@ -110,7 +118,9 @@ def scatter(rows: Sequence[score.Row]) -> str:
         parts.append(_mark(SHAPES[kind], left + size + 20, y - 4, colour))
         parts.append(f'<text x="{left + size + 32}" y="{y}">{escape(kind)}</text>')
     parts.append(f'<text x="{left + size + 20}" y="{top + 150}">dashed: 15 % off</text>')
-    parts.append(f'<text x="{left + size / 2}" y="{top + size + 44}" text-anchor="middle">measured, seconds a step</text>')
+    parts.append(
+        f'<text x="{left + size / 2}" y="{top + size + 44}" text-anchor="middle">measured, seconds a step</text>'
+    )
     parts.append(
         f'<text transform="translate(18 {top + size / 2}) rotate(-90)" text-anchor="middle">predicted, seconds a step</text>'
     )
@@ -134,7 +144,9 @@ def distribution(rows: Sequence[score.Row]) -> str:
         xs = [left + min(value, most) / most * width for value in (low, quarter, middle, three, high)]
         parts.append(f'<text x="{left - 10}" y="{y + 4}" text-anchor="end">{escape(file.removesuffix(".csv"))}</text>')
         parts.append(f'<line class="axis" x1="{xs[0]:.1f}" x2="{xs[4]:.1f}" y1="{y}" y2="{y}"/>')
-        parts.append(f'<rect x="{xs[1]:.1f}" y="{y - 7}" width="{max(1.0, xs[3] - xs[1]):.1f}" height="14" fill="#0072B2"/>')
+        parts.append(
+            f'<rect x="{xs[1]:.1f}" y="{y - 7}" width="{max(1.0, xs[3] - xs[1]):.1f}" height="14" fill="#0072B2"/>'
+        )
         parts.append(f'<line class="middle" x1="{xs[2]:.1f}" x2="{xs[2]:.1f}" y1="{y - 9}" y2="{y + 9}"/>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
@@ -264,7 +276,9 @@ def mean(rows: Sequence[score.Row], gpus: Callable[[int], bool]) -> str:
 
 def skipped(found: score.Report) -> str:
     """Reasons with their counts."""
-    return "\n".join(["| rows | reason |", "|---:|---|", *(f"| {n} | {reason} |" for reason, n in found.skipped.items())])
+    return "\n".join(
+        ["| rows | reason |", "|---:|---|", *(f"| {n} | {reason} |" for reason, n in found.skipped.items())]
+    )
 
 
 def worst(found: score.Report, count: int) -> str:

@@ -194,7 +194,7 @@ workloads:
 offers: none
 inventory: [{{server: hgx-h200, count: 4, fabric: fat-tree, switch: spectrum4-sn5600}}]
 objective: tokens_per_s
-assumptions: {{host_mixture_s: 900us, step_overhead_s: 20ms}}
+assumptions: {{host_mixture: 900us, step_overhead: 20ms}}
 """,
         # software of 2021: scores in memory, every rank does all that is done token by token, a slow host
         "unfused-13b": """
@@ -211,7 +211,8 @@ offers: none
 inventory: [{server: dgx-a100, count: 2, fabric: rail-optimized, switch: quantum2-qm9700}]
 objective: step_time
 assumptions:
-  {host_layer_s: 2ms, host_skew: 0.3, kernel_share: 0.8, launch_share: 0.5, sharding_efficiency: 0.3, attention_share: 0.7}
+  {host_layer: 2ms, host_skew: 0.3, kernel_share: 0.8, launch_share: 0.5, sharding_efficiency: 0.3,
+   attention_share: 0.7}
 """,
         # adapters beside frozen weights
         "lora-70b": """

@@ -1,4 +1,4 @@
-"""Constants of GPUs and software, fitted to measured runs. Floor 5. In: runs. Out: `Fit`, the constants and their error.
+"""Constants of GPUs and software, fitted to measured runs. Floor 5. In: runs. Out: `Fit`: constants, their error.
 
 Half of the configurations of each file, chosen by a hash of what was run and a seed, are for fitting; the others are
 never looked at here. What is minimised is the robust sum of squares of log(predicted / measured), each file weighing
@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from codesign.calibrate import predict, recipes
-from codesign.calibrate.recipes import Setting, Unpredictable
+from codesign.calibrate.architectures import Unpredictable
+from codesign.calibrate.recipes import Setting
 from codesign.calibrate.runs import Run
 from codesign.spec.hardware import Gpu
 from codesign.spec.limits import Assumptions
@@ -57,8 +58,8 @@ RANGES: Mapping[str, tuple[float, float, float]] = {
     "host_layer_s": (0.0, 5e-4, 5e-3),
     "step_overhead_s": (0.0, 1e-2, 0.5),
 }
-"""Least and greatest value of each kind of constant that makes sense physically, and between them what is expected: there
-a fit starts, and towards it constants are pulled that the runs hardly tell."""
+"""Least and greatest value of each kind of constant that makes sense physically, and between them what is expected:
+there a fit starts, and towards it constants are pulled that the runs hardly tell."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,9 @@ class Fit:
 
 
 def identity(setting: Setting) -> str:
-    """What was run, as text: equal for equal workloads, plans and GPUs, whatever a source calls them."""
+    """What was run, as text: equal for equal workloads, plans, GPUs and software, whatever a source calls them."""
     workload = setting.workload.model_dump(exclude={"name": True, "model": {"name"}})
-    return repr((workload, setting.plans, setting.server.gpu.name, setting.run.file))
+    return f"{(workload, setting.plans, setting.server.gpu.name, setting.run.file)!r}|{setting.software.name}"
 
 
 def digest(name: str) -> str:
@@ -125,7 +126,7 @@ def chosen_for_fitting(settings: Sequence[Setting], seed: str = SEED) -> frozens
             bool(workload.model.experts),
         )  # fmt: skip
         name = identity(setting)
-        digest = hashlib.sha256(f"{seed}|{name}".encode()).digest()
+        digest = hashlib.sha256(f"{seed}|{name.rpartition('|')[0]}".encode()).digest()
         kinds.setdefault(kind, {})[name] = bytes([digest[0] % 2]) + digest
     chosen: list[str] = []
     for names in kinds.values():

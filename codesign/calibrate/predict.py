@@ -12,7 +12,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from codesign.calibrate.recipes import Setting, Unpredictable, assumptions, memory_model, placement
+from codesign.calibrate.architectures import Unpredictable
+from codesign.calibrate.recipes import Setting, assumptions, memory_model, placement
 from codesign.calibrate.runs import Run
 from codesign.cost import architecture
 from codesign.cost.collectives import TierRates
@@ -107,8 +108,8 @@ def flops_per_step(setting: Setting, plan: Plan, metric: str) -> float:
     """FLOPs of a step as the source of the run counts them.
 
     `full`: three times the forward, attention over the full square; `causal`: half of it; `parameters`: 6 for each
-    parameter and 12 L h s for attention; metrics of hardware FLOPs add what is recomputed (Narayanan et al. 2021, eq. 3:
-    a forward of the layers, not of the head). With adapters the gradients of weights are not counted.
+    parameter and 12 L h s for attention; metrics of hardware FLOPs add what is recomputed (Narayanan et al. 2021,
+    eq. 3: a forward of the layers, not of the head). With adapters the gradients of weights are not counted.
     """
     workload = setting.workload
     model, sequence = workload.model, workload.sequence_length

@@ -1,6 +1,6 @@
-"""How true the predictions are. Floor 5. In: measured runs. Out: `Report`: a row for each run, figures by source and in all.
+"""How true the predictions are. Floor 5. In: measured runs. Out: `Report`: a row a run, figures by source and in all.
 
-A *group*, for ranking, is what shares file, model, sequence length, batch, precision, GPU and number of GPUs, and has at
+A *group*, for ranking, is what shares file, model, sequence length, batch, precision, GPU and number of GPUs, with at
 least three configurations with measured times; a configuration that was measured more than once counts by its median.
 """
 
@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from codesign.calibrate import predict, recipes
+from codesign.calibrate.architectures import Unpredictable
 from codesign.calibrate.fit import identity
 from codesign.calibrate.predict import Prediction
-from codesign.calibrate.recipes import Setting, Unpredictable
+from codesign.calibrate.recipes import Setting
 from codesign.calibrate.runs import Run
 from codesign.cost.memory import VERDICTS, verdict
 
@@ -26,7 +27,7 @@ MEMORY_METRICS = ("peak_memory", "fits_in_memory")
 
 @dataclass(frozen=True)
 class Row:
-    """One run: predicted and measured value in the metric's unit, `error` = predicted / measured - 1, or why skipped."""
+    """One run: prediction in the metric's unit, `error` = predicted / measured - 1, or why it was skipped."""
 
     run: Run
     predicted: float | None = None

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from codesign.cost import formulas
 from codesign.cost.market import Line, Market, ServerOption
 from codesign.cost.memory import training_memory
 from codesign.cost.space import DesignSpace, design_space
@@ -25,6 +26,7 @@ from codesign.spec.instance import Instance
 from codesign.spec.workload import Model
 
 Floats = npt.NDArray[np.float64]
+
 
 def memory_stages(model: Model) -> tuple[int, ...]:
     """Stages among which the fullest is: those in the middle hold equal layers, the first of them most micro-batches.
@@ -90,7 +92,9 @@ class CostModel:
         def seconds(option: Any, storage: Any, counts: Any) -> Floats:
             return np.asarray(step_bytes / self.market.read_bytes_per_s(option, storage, counts))
 
-        return Monomial("reading the data of a step", 1.0, (self.tables.of_storage("reading", seconds, "s"),), "s")
+        return Monomial(
+            "reading the data of a step", 1.0, (self.tables.of_storage("reading", seconds, "s", formulas.READING),), "s"
+        )
 
     @cached_property
     def overhead(self) -> Table:
@@ -101,7 +105,7 @@ class CostModel:
             values = self.market.overhead(option, storage, counts[:, None], intervals[None, :]).min(axis=1)
             return np.where(np.isfinite(values), values, 0.0)
 
-        return self.tables.of_storage("overhead of checkpoints and failures", best)
+        return self.tables.of_storage("overhead of checkpoints and failures", best, "", formulas.OVERHEAD)
 
     @property
     def steps(self) -> float:
@@ -136,9 +140,11 @@ class CostModel:
             "capex",
             [
                 Monomial(
-                    "servers and network", factor, (self.tables.of_hardware("servers and network", hardware, "USD"),)
+                    "servers and network",
+                    factor,
+                    (self.tables.of_hardware("servers and network", hardware, "USD", formulas.MONEY),),
                 ),
-                Monomial("storage", factor, (self.tables.of_storage("storage", storage, "USD"),)),
+                Monomial("storage", factor, (self.tables.of_storage("storage", storage, "USD", formulas.MONEY),)),
             ],
             "USD",
         )
@@ -164,9 +170,9 @@ class CostModel:
                 Monomial(
                     "servers and network",
                     pue,
-                    (self.tables.of_hardware("watts of servers and network", hardware, "W"),),
+                    (self.tables.of_hardware("watts of servers and network", hardware, "W", formulas.WATTS),),
                 ),
-                Monomial("storage", pue, (self.tables.of_storage("watts of storage", storage, "W"),)),
+                Monomial("storage", pue, (self.tables.of_storage("watts of storage", storage, "W", formulas.WATTS),)),
             ],
             "W",
         )
@@ -271,7 +277,7 @@ class CostModel:
             terms = []
             for part in self.memory_model.parts(stage):
                 factors = tuple(
-                    self.tables.of_plan(f"{part.name} {i}", factor.decisions, _by_name(factor))
+                    self.tables.of_plan(f"{part.name} {i}", factor.decisions, _by_name(factor), "", formulas.MEMORY)
                     for i, factor in enumerate(part.factors)
                 )
                 terms.append(Monomial(part.name, part.coefficient, (*factors, capacity)))

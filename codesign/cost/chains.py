@@ -8,11 +8,11 @@ of the modelled kind (1F1B; interleaved 1F1B) ends before its longest chain.
   through all its micro-batches, the last gradient drains.
 - *round trips* (v = 1): under 1F1B the first stage starts micro-batch k + p only after the backward of k has come back,
   so every p-th micro-batch makes a whole round trip, with its transfers and the head; the last group ends as above.
-- *middle stage*: the end stages may be lighter: the stage before the last works through its micro-batches, between fill
-  and drain.
+- *middle stage*: the end stages may be lighter: the stage before the last works through its micro-batches, between
+  fill and drain.
 
-Every chain passes each kind of layer of the first stage at least once: its dense layers lie in its first chunk (a rule of
-the split), and the first chunks are part of every chain.
+Every chain passes each kind of layer of the first stage at least once: its dense layers lie in its first chunk (a rule
+of the split), and the first chunks are part of every chain.
 
 Source: Narayanan et al. 2021 (SC'21), sections 2.2.1 and 2.2.2, for the schedules; the chains are read off the order of
 operations there.

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from codesign.cost import architecture, collectives
+from codesign.cost import architecture, collectives, formulas
 from codesign.cost.architecture import Kind
 from codesign.cost.tables import Tables
 from codesign.design import TIERS
@@ -55,37 +55,50 @@ class Communication:
     def gather(self, name: str, message: Monomial, dimensions: tuple[str, ...]) -> Sum:
         """`collectives.gather_s` of a message in bytes, over the group of one or two dimensions."""
         shares = self._tables.of_layout(
-            f"share of message, {'x'.join(dimensions)}", dimensions, collectives.gather_shares
+            f"share of message, {'x'.join(dimensions)}", dimensions, collectives.gather_shares, formulas.GATHER_SHARE
         )
-        steps = self._tables.of_layout(f"messages, {'x'.join(dimensions)}", dimensions, collectives.gather_steps)
+        steps = self._tables.of_layout(
+            f"messages, {'x'.join(dimensions)}", dimensions, collectives.gather_steps, formulas.GATHER_STEPS
+        )
         return self._over_tiers(name, message, shares, steps)
 
     @cached_property
     def tensor_gather(self) -> Sum:
         """All-gather or reduce-scatter of a micro-batch's activations over the tensor-parallel group."""
-        share = self._tables.of_plan("b/c", ("cp", "micro_batch"), lambda c, b: b / c)
+        share = self._tables.of_plan("b/c", ("cp", "micro_batch"), lambda c, b: b / c, "", formulas.TOKENS_SHARE)
         message = Monomial("activations", activation_message_bytes(self._tables.workload), (share,), "byte")
         return self._launched("tensor-parallel", "tp", self.gather("tensor-parallel gather", message, ("tp",)))
 
     @cached_property
     def exchange(self) -> Sum:
         """`collectives.exchange_s` of a micro-batch's tokens over the expert-parallel group."""
-        share = self._tables.of_plan("b/(c t)", ("tp", "cp", "micro_batch"), lambda t, c, b: b / (c * t))
+        share = self._tables.of_plan(
+            "b/(c t)", ("tp", "cp", "micro_batch"), lambda t, c, b: b / (c * t), "", formulas.TOKENS_SHARE
+        )
         workload = self._tables.workload
         size = self._tables.assumptions.expert_imbalance * activation_message_bytes(workload)
         message = Monomial("routed tokens", size, (share,), "byte")
         shares = self._tables.of_expert_groups(
-            "copies of a token", "inner", lambda layout: collectives.exchange_copies(layout, workload.model.top_k)
+            "copies of a token",
+            "inner",
+            lambda layout: collectives.exchange_copies(layout, workload.model.top_k),
+            formulas.COPIES,
         )
-        steps = self._tables.of_expert_groups("messages to experts", "inner", collectives.gather_steps)
+        steps = self._tables.of_expert_groups(
+            "messages to experts", "inner", collectives.gather_steps, formulas.GATHER_STEPS
+        )
         return self._launched(
             "expert-parallel", "ep", self._over_tiers("expert-parallel exchange", message, shares, steps)
         )
 
     def expert_gather(self, name: str, message: Monomial) -> Sum:
         """`collectives.gather_s` of a message in bytes over the ranks that hold the same experts."""
-        shares = self._tables.of_expert_groups("share of message, experts", "outer", collectives.gather_shares)
-        steps = self._tables.of_expert_groups("messages, experts", "outer", collectives.gather_steps)
+        shares = self._tables.of_expert_groups(
+            "share of message, experts", "outer", collectives.gather_shares, formulas.GATHER_SHARE
+        )
+        steps = self._tables.of_expert_groups(
+            "messages, experts", "outer", collectives.gather_steps, formulas.GATHER_STEPS
+        )
         return self._over_tiers(name, message, shares, steps)
 
     def _launched(self, name: str, dimension: str, collective: Sum) -> Sum:
@@ -93,15 +106,17 @@ class Communication:
         launch_s = self._tables.assumptions.collective_launch_s
         if not launch_s:
             return collective
-        several = self._tables.of_plan(f"several {dimension}", (dimension,), lambda n: n > 1)
+        several = self._tables.of_plan(f"several {dimension}", (dimension,), lambda n: n > 1, "", formulas.SEVERAL)
         return total(collective.name, [*collective.terms, Monomial(f"{name} launch", launch_s, (several,), "s")], "s")
 
     @cached_property
     def ring(self) -> tuple[Sum, ...]:
         """`collectives.ring_s` of keys and values, were each tier the slowest; their maximum is the ring's time."""
-        share = self._tables.of_plan("b/(c t)", ("tp", "cp", "micro_batch"), lambda t, c, b: b / (c * t))
+        share = self._tables.of_plan(
+            "b/(c t)", ("tp", "cp", "micro_batch"), lambda t, c, b: b / (c * t), "", formulas.TOKENS_SHARE
+        )
         message = Monomial("keys and values", ring_message_bytes(self._tables.workload), (share,), "byte")
-        hops = self._tables.of_layout("ring hops", ("cp",), ring_hops)
+        hops = self._tables.of_layout("ring hops", ("cp",), ring_hops, formulas.RING_HOPS)
         return tuple(
             total(f"ring paced by {label}", self._at_tier(f"ring at {label}", message, hops[i], hops[i], i), "s")
             for i, label in enumerate(TIERS)
@@ -110,16 +125,22 @@ class Communication:
     @cached_property
     def transfer(self) -> Sum:
         """Transfer of a micro-batch's activations between neighbouring stages, mean over the boundaries."""
-        share = self._tables.of_plan("b/(c t)", ("tp", "cp", "micro_batch"), lambda t, c, b: b / (c * t))
+        share = self._tables.of_plan(
+            "b/(c t)", ("tp", "cp", "micro_batch"), lambda t, c, b: b / (c * t), "", formulas.TOKENS_SHARE
+        )
         message = Monomial("boundary", activation_message_bytes(self._tables.workload), (share,), "byte")
-        crossing = self._tables.of_layout("share of boundaries", ("pp",), boundary_shares)
+        crossing = self._tables.of_layout("share of boundaries", ("pp",), boundary_shares, formulas.BOUNDARIES)
         return self._over_tiers("stage transfer", message, crossing, crossing)
 
     def layer_parameters(self, kind: Kind) -> Table:
         """Parameters of one layer on a rank before sharding, routed experts apart."""
         model = self._tables.workload.model
         return self._tables.of_plan(
-            f"parameters of a {kind} layer", ("tp",), lambda t: architecture.local_layer_parameters(model, t, kind)
+            f"parameters of a {kind} layer",
+            ("tp",),
+            lambda t: architecture.local_layer_parameters(model, t, kind),
+            "",
+            formulas.PARAMETERS,
         )
 
     def layer_expert_parameters(self, kind: Kind) -> tuple[Table, ...]:
@@ -128,7 +149,7 @@ class Communication:
             return ()
         model = self._tables.workload.model
         whole = model.experts * architecture.expert_parameters(model)
-        return (self._tables.of_plan("experts of a layer", ("ep",), lambda e: whole / e),)
+        return (self._tables.of_plan("experts of a layer", ("ep",), lambda e: whole / e, "", formulas.PARAMETERS),)
 
     def _over_tiers(self, name: str, message: Monomial, shares: tuple[Table, ...], steps: tuple[Table, ...]) -> Sum:
         terms: list[Monomial] = []

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from codesign.spec.limits import Assumptions
     from codesign.spec.workload import Attention, Model, Tuning
 
-# Width of the formats, of both operands of a multiplication; blocks of 32 (mxfp8) or 16 (nvfp4) share a scale of a byte.
+# Width of the formats, of both operands of a product; blocks of 32 (mxfp8) or 16 (nvfp4) share a scale of a byte.
 OPERAND_BYTES: Mapping[str, float] = {"bf16": 2.0, "fp8": 1.0, "mxfp8": 1.0 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
 # To narrow an input of 16 bit: read it, write it plain and transposed (NVIDIA Transformer Engine documentation).
 NARROWING_BYTES: Mapping[str, float] = {"bf16": 0.0, "fp8": 4.0, "mxfp8": 4.0625, "nvfp4": 3.125}
@@ -45,11 +45,11 @@ MATMUL_BACKWARD_TO_FORWARD: Mapping[str, float] = {"full": 2.0, "lora": 1.0}
 # A fused backward computes the scores again: five products against two (Dao-AILab/flash-attention,
 # benchmarks/benchmark_flash_attention.py, which counts 2.5; Dao 2023, section 4.1).
 ATTENTION_BACKWARD_TO_FORWARD: Mapping[str, float] = {"flash": 2.5, "unfused": 2.0}
-# Without fusion each score passes memory: 2 bytes written by the product, 2 + 2 by the softmax, 2 + 3 by dropout with its
-# mask, 2 read by the second product. The causal half is not skipped.
+# Without fusion each score passes memory: 2 bytes written by the product, 2 + 2 by the softmax, 2 + 3 by dropout with
+# its mask, 2 read by the second product. The causal half is not skipped.
 UNFUSED_SCORE_BYTES = 13.0
-# Tensor cores take rows of 16 bytes (NVIDIA, "Matrix multiplication background", section on tensor core requirements): heads
-# that are no multiple of 8 wide were multiplied by the vector units, 19.5 of the 312 TFLOP/s of an A100.
+# Tensor cores take rows of 16 bytes (NVIDIA, "Matrix multiplication background", section on tensor core requirements):
+# heads that are no multiple of 8 wide were multiplied by the vector units, 19.5 of the 312 TFLOP/s of an A100.
 TENSOR_CORE_MULTIPLE = 8
 VECTOR_UNITS_SHARE = 19.5 / 312.0
 

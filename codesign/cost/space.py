@@ -54,9 +54,9 @@ def default_values(workload: Workload, case: Case, domain: int) -> dict[str, tup
     """Values that are proposed for each plan decision that the user leaves free.
 
     tp: legal divisors of the heads up to twice the largest domain; cp: powers of two that leave `LEAST_TOKENS_A_RANK`
-    tokens a rank; ep: divisors of the experts up to `MOST_EXPERT_PARALLEL`; pp: every depth that the layers can be split
-    into; dp: every divisor of the batch; micro-batch: powers of two that divide the batch; virtual stages: every legal
-    count; recompute and ZeRO: all.
+    tokens a rank; ep: divisors of the experts up to `MOST_EXPERT_PARALLEL`; pp: every depth that the layers can be
+    split into; dp: every divisor of the batch; micro-batch: powers of two that divide the batch; virtual stages: every
+    legal count; recompute and ZeRO: all.
     """
     model, batch = workload.model, workload.global_batch
     pp = [p for p in range(1, model.layers + 1) if _alone(case, "layer split", pp=p, virtual_stages=1)]

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from codesign.cost import chains, compute
+from codesign.cost import chains, compute, formulas
 from codesign.cost.architecture import Kind, kinds
 from codesign.cost.communication import Communication
+from codesign.cost.formulas import Formula
 from codesign.cost.memory import TrainingMemory
-from codesign.cost.tables import Tables
+from codesign.cost.tables import Filling, Tables
 from codesign.expr import Monomial, Scale, Sum, Table, Term
 from codesign.expr.term import largest, total
 
@@ -75,9 +76,10 @@ class Step:
             seconds = self._passes(option, kind, *degrees)
             return seconds.attention_s if part == "attention core" else seconds.total_s - seconds.attention_s
 
+        stated = formulas.ATTENTION if part == "attention core" else formulas.MATRICES
         of_experts = kind == "mixture" and part != "attention core"
         scope = ("tp", "cp", "micro_batch", *(("ep",) if of_experts else ()))
-        return self._tables.of_server(f"{part} of a {kind} layer", scope, value, "s")
+        return self._tables.of_server(f"{part} of a {kind} layer", scope, value, "s", stated)
 
     def _dense_backward(self, kind: Kind) -> Table:
         """Backward of all but the attention core; with frozen weights the matrices count once."""
@@ -88,7 +90,9 @@ class Step:
             return backward.total_s - backward.attention_s
 
         scope = ("tp", "cp", "micro_batch", *(("ep",) if kind == "mixture" else ()))
-        return self._tables.of_server(f"backward of matrices and elementwise of a {kind} layer", scope, value, "s")
+        return self._tables.of_server(
+            f"backward of matrices and elementwise of a {kind} layer", scope, value, "s", formulas.MATRICES
+        )
 
     def _recompute(self, base: float, those: tuple[str, ...]) -> Table:
         """`base` passes, and one more where these kinds of recomputation run it again."""
@@ -96,10 +100,14 @@ class Step:
             f"{base} passes and recomputation ({', '.join(those)})",
             ("recompute",),
             lambda r: base + np.isin(r, those),
+            "",
+            formulas.PASSES,
         )
 
     def _zero(self, name: str, levels: tuple[int, ...]) -> Monomial:
-        return Monomial(name, 1.0, (self._tables.of_plan(name, ("zero",), lambda z: np.isin(z, levels)),))
+        return Monomial(
+            name, 1.0, (self._tables.of_plan(name, ("zero",), lambda z: np.isin(z, levels), "", formulas.SHARDED),)
+        )
 
     # -- one layer, one micro-batch
 
@@ -179,6 +187,7 @@ class Step:
             ("tp",),
             lambda t: compute.host_forward_s(self._constants, kind, t),
             "s",
+            formulas.HOST,
         )
         return [Monomial(f"host, {name}", 1.0, (table, *passes), "s")] if np.any(table.values) else []
 
@@ -207,8 +216,8 @@ class Step:
 
     # -- ends of the pipeline
 
-    def _end(self, name: str, scope: tuple[str, ...], value: object) -> Monomial:
-        return Monomial(name, 1.0, (self._tables.of_server(name, scope, value),), "s")  # type: ignore[arg-type]
+    def _end(self, name: str, scope: tuple[str, ...], value: Filling, stated: Formula) -> Monomial:
+        return Monomial(name, 1.0, (self._tables.of_server(name, scope, value, "s", stated),), "s")
 
     @cached_property
     def head(self) -> tuple[Monomial, Monomial]:
@@ -224,7 +233,10 @@ class Step:
             gpu = compute.with_software(option.server.gpu, self._constants)
             return compute.head_backward(w.model, w.sequence_length, micro_batch, tp, cp, gpu, multiple).total_s
 
-        return self._end("head, forward", scope, forward), self._end("head, backward", scope, backward)
+        return (
+            self._end("head, forward", scope, forward, formulas.HEAD),
+            self._end("head, backward", scope, backward, formulas.HEAD),
+        )
 
     @cached_property
     def embedding(self) -> tuple[Monomial, Monomial]:
@@ -242,7 +254,11 @@ class Step:
         def backward(option: Any, cp: Any, micro_batch: Any) -> Any:
             return compute.embedding_backward(passing(option, cp, micro_batch)).total_s
 
-        return self._end("embedding, forward", scope, forward), self._end("embedding, backward", scope, backward)
+        stated = formulas.EMBEDDING
+        return (
+            self._end("embedding, forward", scope, forward, stated),
+            self._end("embedding, backward", scope, backward, stated),
+        )
 
     # -- the pipeline
 
@@ -264,6 +280,8 @@ class Step:
                 layers = self._tables.of_schedule(
                     f"{name}: {kind} layers",
                     lambda p, v, m, n=name, k=kind: chains.beyond_window(model, p, v, m, n, k, window),
+                    "",
+                    formulas.CHAIN,
                 )
                 by = Monomial("layers", 1.0, (layers,))
                 terms.append(Scale(f"{name}: {kind} forward", by, self.layer_forward(kind), "s"))
@@ -272,6 +290,8 @@ class Step:
                 times = self._tables.of_schedule(
                     f"{name}: times {part}",
                     lambda p, v, m, n=name, q=part: chains.ends_of_chain(model, p, v, m, n, q),
+                    "",
+                    formulas.CHAIN,
                 )
                 terms.append(Scale(f"{name}: {part}", Monomial("times", 1.0, (times,)), term, "s"))
             alternatives.append(total(name, terms, "s"))
@@ -288,6 +308,8 @@ class Step:
                 f"{kind} layers of the first stage",
                 ("pp", "virtual_stages"),
                 lambda p, v, k=kind: chains.shape(model, k, p, v).first,
+                "",
+                formulas.WINDOW,
             )
             by = Monomial("layers under which traffic hides", self._constants.overlap_data_parallel, (layers,))
             terms.append(Scale(f"{name}, {kind}", by, of_kind(kind), "s"))
@@ -299,6 +321,8 @@ class Step:
             "parameters of the first stage",
             ("tp", "pp", "virtual_stages"),
             lambda t, p, v: self._memory.local_parameters(t, p, v, stage=0),
+            "",
+            formulas.PARAMETERS,
         )
 
     @cached_property
@@ -310,6 +334,8 @@ class Step:
             "experts of the first stage",
             ("pp", "virtual_stages"),
             lambda p, v: self._memory.local_expert_parameters(1, p, v, stage=0),
+            "",
+            formulas.PARAMETERS,
         )
         return whole, self._tables.of_plan("1/e", ("ep",), lambda e: 1.0 / e)
 
@@ -322,7 +348,12 @@ class Step:
 
         scope = ("tp", "pp", "virtual_stages", "dp", "cp", "zero")
         found: list[Term] = [
-            Monomial("optimizer step", 1.0, (tables.of_server("optimizer step", scope, shared, "s"),), "s")
+            Monomial(
+                "optimizer step",
+                1.0,
+                (tables.of_server("optimizer step", scope, shared, "s", formulas.OPTIMIZER),),
+                "s",
+            )
         ]
         if self._stage_experts:
             whole, inverse_ep = self._stage_experts
@@ -333,6 +364,7 @@ class Step:
                     1.0, 1.0, 0, compute.with_software(o.server.gpu, constants), constants
                 ),
                 "s",
+                formulas.OPTIMIZER,
             )
             plain = self._zero("ZeRO 0", (0,)).factors
             sharded = self._zero("ZeRO 1 to 3", (1, 2, 3)).factors

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from codesign.cost import collectives, legality
+from codesign.cost import collectives, formulas, legality
+from codesign.cost.formulas import UNSTATED, Formula
 from codesign.cost.market import Market, ServerOption
 from codesign.cost.space import DesignSpace
 from codesign.design import TIERS
 from codesign.expr import Space, Table
 
-Formula = Callable[..., Any]
+Filling = Callable[..., Any]
 
 
 class Tables:
@@ -32,16 +33,20 @@ class Tables:
         self.workload = design_space.workload
         self.assumptions = design_space.instance.assumptions
 
-    def of_plan(self, name: str, scope: Sequence[str], value: Formula, unit: str = "") -> Table:
+    def of_plan(
+        self, name: str, scope: Sequence[str], value: Filling, unit: str = "", stated: Formula = UNSTATED
+    ) -> Table:
         """Table over decisions of the plan; `value(*arrays)` gets the decisions' values."""
-        return Table(name, tuple(scope), self._filled(scope, value), unit)
+        return Table(name, tuple(scope), self._filled(scope, value), unit, *stated)
 
-    def of_server(self, name: str, scope: Sequence[str], value: Formula, unit: str = "") -> Table:
+    def of_server(
+        self, name: str, scope: Sequence[str], value: Filling, unit: str = "", stated: Formula = UNSTATED
+    ) -> Table:
         """Table over the server type and decisions of the plan; `value(option, *arrays)`."""
         slices = [self._filled(scope, lambda *arrays, o=option: value(o, *arrays)) for option in self.market.servers]
-        return Table(name, ("server", *scope), np.stack(slices), unit)
+        return Table(name, ("server", *scope), np.stack(slices), unit, *stated)
 
-    def of_schedule(self, name: str, value: Formula, unit: str = "") -> Table:
+    def of_schedule(self, name: str, value: Filling, unit: str = "", stated: Formula = UNSTATED) -> Table:
         """Table over the shape of the pipeline; `value(pp, virtual_stages, micro_batches)`, arrays of one shape."""
         batch = self.workload.global_batch
 
@@ -49,10 +54,14 @@ class Tables:
             m = np.maximum(1, legality.micro_batches(batch, d, b))
             return value(*np.broadcast_arrays(p, v, m))
 
-        return self.of_plan(name, ("pp", "virtual_stages", "dp", "micro_batch"), filled, unit)
+        return self.of_plan(name, ("pp", "virtual_stages", "dp", "micro_batch"), filled, unit, stated)
 
     def of_layout(
-        self, name: str, dimensions: tuple[str, ...], value: Callable[[Sequence[int]], Sequence[float]]
+        self,
+        name: str,
+        dimensions: tuple[str, ...],
+        value: Callable[[Sequence[int]], Sequence[float]],
+        stated: Formula = UNSTATED,
     ) -> tuple[Table, ...]:
         """One table a tier, over the layouts of one or two dimensions (merged); `value(layout)` has a number a tier."""
         lists = [self.space[f"{d}_layout"].values for d in dimensions]
@@ -68,11 +77,16 @@ class Tables:
             values[index] = known[layout]
         scope = tuple(f"{d}_layout" for d in dimensions)
         return tuple(
-            Table(f"{name}, {tier}", scope, np.ascontiguousarray(values[..., i])) for i, tier in enumerate(TIERS)
+            Table(f"{name}, {tier}", scope, np.ascontiguousarray(values[..., i]), "", *stated)
+            for i, tier in enumerate(TIERS)
         )
 
     def of_expert_groups(
-        self, name: str, which: str, value: Callable[[Sequence[Any]], Sequence[Any]]
+        self,
+        name: str,
+        which: str,
+        value: Callable[[Sequence[Any]], Sequence[Any]],
+        stated: Formula = UNSTATED,
     ) -> tuple[Table, ...]:
         """One table a tier, over the layouts of a stage's ranks and `ep`; `value(layout)` has an array a tier.
 
@@ -82,7 +96,8 @@ class Tables:
         scope = ("tp_layout", "cp_layout", "dp_layout", "ep")
         found = [np.where(self._expert_factors["whole"], np.asarray(v, dtype=np.float64), 0.0) for v in value(factors)]
         return tuple(
-            Table(f"{name}, {tier}", scope, np.ascontiguousarray(v)) for tier, v in zip(TIERS, found, strict=True)
+            Table(f"{name}, {tier}", scope, np.ascontiguousarray(v), "", *stated)
+            for tier, v in zip(TIERS, found, strict=True)
         )
 
     @cached_property
@@ -120,24 +135,24 @@ class Tables:
         """What a message costs at each tier."""
         return self._rate_tables("latency_s", "s")
 
-    def of_storage(self, name: str, value: Formula, unit: str = "") -> Table:
+    def of_storage(self, name: str, value: Filling, unit: str = "", stated: Formula = UNSTATED) -> Table:
         """Table over server, servers, storage; `value(server option, storage option, counts)`."""
         counts = np.asarray(self.space["servers"].values, dtype=np.int64)
         values = np.array([[value(o, s, counts) for s in self.market.storages] for o in self.market.servers])
-        return Table(name, ("server", "servers", "storage"), np.swapaxes(values, 1, 2).copy(), unit)
+        return Table(name, ("server", "servers", "storage"), np.swapaxes(values, 1, 2).copy(), unit, *stated)
 
-    def of_hardware(self, name: str, value: Formula, unit: str = "") -> Table:
+    def of_hardware(self, name: str, value: Filling, unit: str = "", stated: Formula = UNSTATED) -> Table:
         """Table over server, servers, network; `value(server option, network option, counts)`."""
         counts = np.asarray(self.space["servers"].values, dtype=np.int64)
         values = np.array([[value(o, n, counts) for n in self.market.networks] for o in self.market.servers])
-        return Table(name, ("server", "servers", "network"), np.swapaxes(values, 1, 2).copy(), unit)
+        return Table(name, ("server", "servers", "network"), np.swapaxes(values, 1, 2).copy(), unit, *stated)
 
     def rates(self, option: ServerOption, network_code: int) -> collectives.TierRates:
         """Rates of a server on a network."""
         network = self.market.networks[network_code]
         return self.market.rates(option, network)
 
-    def _filled(self, scope: Sequence[str], value: Formula) -> npt.NDArray[np.float64]:
+    def _filled(self, scope: Sequence[str], value: Filling) -> npt.NDArray[np.float64]:
         arrays = []
         for axis, decision in enumerate(scope):
             shape = [1] * len(scope)
@@ -155,5 +170,8 @@ class Tables:
             # Without a network nothing crosses a server, so what that would take is never asked.
             values[~np.isfinite(values)] = 0.0
             scope = ("server",) if tier == 0 else ("server", "network")
-            found.append(Table(f"{field} at {name}", scope, values[:, 0].copy() if tier == 0 else values, unit))
+            stated = formulas.PER_BYTE if field == "seconds_per_byte" else formulas.PER_MESSAGE
+            found.append(
+                Table(f"{field} at {name}", scope, values[:, 0].copy() if tier == 0 else values, unit, *stated)
+            )
         return tuple(found)

@@ -58,7 +58,7 @@ class Reducer:
             scope = tuple(d for d in scope if d in self._known)
         if scope == table.scope:
             return table
-        return Table(table.name, scope, np.array(values, dtype=np.float64), table.unit, table.source)
+        return Table(table.name, scope, np.array(values, dtype=np.float64), table.unit, table.formula, table.source)
 
     def _through(self, scope: tuple[str, ...], values: Values, relation: Relation) -> tuple[tuple[str, ...], Values]:
         """Least value over the tuples of a relation, for each choice of its known decisions."""

@@ -27,7 +27,10 @@ class Table:
     scope: tuple[str, ...]
     values: Values
     unit: str = ""
+    formula: str = ""
+    """What the numbers were computed by, in symbols."""
     source: str = ""
+    """Where the formula was published."""
 
     def __post_init__(self) -> None:
         if self.values.ndim != len(self.scope):
@@ -51,7 +54,6 @@ class Monomial:
     coefficient: float
     factors: tuple[Table, ...] = ()
     unit: str = ""
-    source: str = ""
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.coefficient) and self.coefficient >= 0):

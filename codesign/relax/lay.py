@@ -140,7 +140,8 @@ class Relaxation:
                 factor.name,
                 factor.coefficient ** (1.0 / term.exponent),
                 tuple(
-                    Table(t.name, t.scope, t.values ** (1.0 / term.exponent), t.unit, t.source) for t in factor.factors
+                    Table(t.name, t.scope, t.values ** (1.0 / term.exponent), t.unit, t.formula, t.source)
+                    for t in factor.factors
                 ),
             )
             self._keep.append(root)

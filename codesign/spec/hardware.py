@@ -38,8 +38,8 @@ class Efficiency(Stated):
     matmul_ceiling, attention_ceiling, memory_ceiling : share of peak FLOP/s, and of memory bandwidth.
     matmul_ceiling_fp8, matmul_ceiling_mxfp8, matmul_ceiling_nvfp4 : shares of the peak of narrower formats; that of the
         next wider format where none is stated.
-    grouped_ceiling, grouped_ceiling_narrow : rate of the grouped matrices of experts over that of plain ones of the same
-        shape, in 16 bit and in narrower formats.
+    grouped_ceiling, grouped_ceiling_narrow : rate of the grouped matrices of experts over that of plain ones of the
+        same shape, in 16 bit and in narrower formats.
     sustained_clock : share of the clock of the peaks that is held under load, within the part's power.
     tokens_half, width_half : tokens and hidden width at which matrices reach half of their ceiling.
     launch_s : seconds a layer and micro-batch spends between kernels.

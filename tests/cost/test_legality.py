@@ -141,7 +141,7 @@ def test_explain() -> None:
 
 
 def test_unmendable_is_not_mended() -> None:
-    # pp divides one of 80 to 86, embedding and loss counted as up to three layers each; virtual stages mend pp 32 no more
+    # pp divides one of 80 to 86, embedding and loss counted as up to three layers each; nothing mends pp 32
     (violation,) = legality.check(CASE, plan(pp=32))
     assert violation.legal["virtual_stages"] == ()
     # 41 x 2 = 82: 41 stages of two layers, the ends of one; 43 x 2 = 86 would leave the ends without any
