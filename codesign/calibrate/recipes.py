@@ -142,6 +142,8 @@ def software_of(run: Run) -> Software:
     blackwell = re.search(r"b200|b300", run.text("gpu"), re.I) is not None
     if "maxtext" in where or "paxml" in where:
         return software("maxtext")
+    if "deepseek" in run.text("source").lower():
+        return software("deepseek")
     if "mlperf" in where or "mlcommons" in where:
         return software("mlperf")
     if "bigscience" in where or "bloom" in where:
@@ -168,6 +170,10 @@ def _bridge(where: str) -> Software:
     return software("megatron-bridge-2025" if early else "megatron-bridge")
 
 
+DISTRIBUTED_OPTIMIZER = frozenset({"megatron-core", "megatron-bridge", "megatron-bridge-2025", "mlperf", "deepseek"})
+"""Software that shards its optimizer states unless told otherwise."""
+
+
 def zero_of(run: Run, generation: Software, pp: int) -> int:
     """Stage of sharding; a pipeline keeps whole gradients, so that 2 and 3 shard as 1 with one."""
     text = run.text("zero").lower()
@@ -181,14 +187,17 @@ def zero_of(run: Run, generation: Software, pp: int) -> int:
     elif generation.name == "maxtext":
         stage = 3
     else:
-        stage = 1 if generation.name in ("megatron-core", "megatron-bridge", "megatron-bridge-2025", "mlperf") else 0
+        stage = 1 if generation.name in DISTRIBUTED_OPTIMIZER else 0
     return min(stage, 1) if pp > 1 else stage
 
 
 # ---------------------------------------------------------------------------------------------------- the plan
 
-SEQUENCES: tuple[tuple[str, int], ...] = ((r"llama-2-70b lora \(mlperf\)", 8192),)
-"""Benchmarks whose rules fix the sequence length: MLPerf Training, llama2_70b_lora."""
+SEQUENCES: tuple[tuple[str, int], ...] = (
+    (r"llama-2-70b lora \(mlperf\)", 8192),  # rules of MLPerf Training, llama2_70b_lora
+    (r"torchtitan", 8192),  # its configurations of Llama 3
+)
+"""Sequence lengths of benchmarks and of the configurations of a framework, where a row does not state one."""
 
 # A micro-batch that is not stated is one sequence in tables of today, whose sequences are long.
 TENSOR, MICRO_BATCH = (1, 2, 4, 8), (1, 2, 4, 8, 16)
@@ -220,7 +229,7 @@ _KNOWN: dict[object, Setting | Unpredictable] = {}
 
 def _setting(run: Run) -> Setting:
     filled: list[str] = []
-    text = f"{run.text('model')} {run.text('notes')}".lower()
+    text = f"{run.text('source')} {run.text('model')} {run.text('notes')}".lower()
     if "SUSPECT" in run.text("notes") or "INCONSISTENT" in run.text("notes"):
         raise Unpredictable("the source's own figures contradict each other")
     model = architecture_of(run, filled)
@@ -236,7 +245,7 @@ def _setting(run: Run) -> Setting:
     if gpus is None:
         raise Unpredictable("the number of GPUs is not stated")
     if batch is None:
-        batch = _batch(run)
+        batch = _batch(run, gpus)
         filled.append("global batch, from micro-batch and data parallelism")
     lora = "lora" in text
     sp = run.text("sp").lower()
@@ -268,8 +277,11 @@ def _setting(run: Run) -> Setting:
     )
 
 
-def _batch(run: Run) -> int:
+def _batch(run: Run, gpus: int) -> int:
     micro_batch, dp = run.count("mbs"), run.count("dp")
+    others = [run.count(column) for column in ("tp", "pp", "cp")]
+    if dp is None and all(others):
+        dp = gpus // prod(each or 1 for each in others)
     if micro_batch is None or dp is None:
         raise Unpredictable("the global batch is not stated")
     return micro_batch * dp
@@ -293,6 +305,8 @@ def _plans(
     experts = (_stated(run, "ep") or (1,)) if model.experts else (1,)
     modern = workload.attention == "flash" and generation.framework == "megatron"
     micro_batches = _stated(run, "mbs") or ((1,) if modern else MICRO_BATCH)
+    if "torchtitan" in run.text("source").lower() and pipelines[0] > 1:
+        micro_batches = (1,)  # what it calls a batch is cut into micro-batches of one sequence
     chunks = _stated(run, "vp")
     recompute = _recompute(run, workload)
     if blank:
