@@ -223,6 +223,52 @@ offers: none
 inventory: [{server: hgx-h100, count: 2, fabric: rail-optimized, switch: quantum2-qm9700}]
 objective: step_time
 """,
+        # part of the layers run again, states sharded within the domain, contexts gathered
+        "blocks-8b": """
+schema: 1
+name: blocks-8b
+workloads:
+  - model: llama-3.1-8b
+    sequence_length: 16384
+    global_batch: 32
+    plan:
+      recompute: [none, mlp, selective, full, "full:1", "full:3"]
+      shard_within: [group, domain]
+      context_exchange: [ring, all-gather]
+      virtual_stages: [1, 2, 4]
+      micro_batch: [1, 2]
+offers: none
+inventory: [{server: hgx-h100, count: 4, fabric: rail-optimized, switch: quantum2-qm9700}]
+objective: step_time
+assumptions: {overlap_data_parallel: 0.4}
+""",
+        # the gradients of weights put off
+        "zero-bubble-7b": """
+schema: 1
+name: zero-bubble-7b
+workloads:
+  - model: llama-2-7b
+    sequence_length: 4096
+    global_batch: 64
+    framework: torchtitan
+    plan: {pp: [1, 2, 4, 8, 16, 17], micro_batch: [1, 2]}
+offers: none
+inventory: [{server: hgx-h100, count: 4, fabric: fat-tree, switch: quantum2-qm9700}]
+objective: step_time
+""",
+        # experts cut by tensor parallelism of their own; layers of both kinds of which the first of a stage run again
+        "expert-tensor": f"""
+schema: 1
+name: expert-tensor
+workloads:
+  - model: {LATENT}
+    sequence_length: 4096
+    global_batch: 64
+    plan: {{tp: [1, 2, 4], expert_tp: [1, 2, 4], pp: [1, 2, 4, 7], recompute: [none, mlp, "full:1", "full:2"]}}
+offers: none
+inventory: [{{server: hgx-h100, count: 4, fabric: rail-optimized, switch: quantum2-qm9700}}]
+objective: step_time
+""",
         # a rack as one domain, part of which may stand idle
         "rack-8b": """
 schema: 1

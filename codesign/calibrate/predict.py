@@ -129,7 +129,8 @@ def flops_per_step(setting: Setting, plan: Plan, metric: str) -> float:
         each *= 2.0 / 3.0  # frozen weights have no gradients: a forward and the gradients of inputs
     if metric in ("hw_tflops_per_gpu", "hfu", "tflops_per_gpu", "pct_of_peak", "aggregate_pflops"):
         core = float(model.layers * architecture.attention_flops_per_token(model, sequence, causal_half=half))
-        each += {"full": layers, "selective": core, "none": 0.0}[plan.recompute]
+        again = {"full": layers, "selective": core, "mlp": architecture.feed_forward_flops_per_token(model)}
+        each += again.get(plan.recompute, 0.0)
     return each * tokens
 
 

@@ -33,8 +33,8 @@ class SavedTensor:
         Elements for one token, on all ranks together.
     shared_by_tp
         Cut by tensor parallelism alone; the others are cut only under sequence parallelism.
-    attention_core
-        Born inside the attention core, so selective recomputation drops it.
+    attention_core, feed_forward
+        Born inside the attention core, so selective recomputation drops it; or inside the feed-forward.
     kv_heads
         If not 0, the tensor has this many heads, and a rank holds one at least.
     """
@@ -45,6 +45,7 @@ class SavedTensor:
     shared_by_tp: bool = False
     attention_core: bool = False
     kv_heads: int = 0
+    feed_forward: bool = False
 
     def local_bytes(self, tp: npt.ArrayLike, *, sequence_parallel: bool = True) -> FloatArray:
         """Bytes for one token on one rank, before division by `cp`."""
@@ -98,18 +99,20 @@ def saved_tensors(
     ]
     fan = 2 if model.gated else 1
     if width := architecture.ffn_width(model, kind):
-        tensors.append(SavedTensor("input of the activation", fan * width, 2, shared_by_tp=True))
-        tensors.append(SavedTensor("output of the activation", width, 2, shared_by_tp=True))
+        tensors += [
+            SavedTensor("input of the activation", fan * width, 2, shared_by_tp=True, feed_forward=True),
+            SavedTensor("output of the activation", width, 2, shared_by_tp=True, feed_forward=True),
+        ]
     if kind == "mixture":
         # Experts live whole on a rank: their tokens are cut by the sequence shares of the ranks that sent
         # them.
         routed = model.top_k * model.expert_ffn_hidden
         tensors += [
-            SavedTensor("router scores and probabilities", 2 * model.experts, 4),
-            SavedTensor("tokens sent to experts", model.top_k * h, 2),
-            SavedTensor("input of the experts' activation", fan * routed, 2),
-            SavedTensor("output of the experts' activation", routed, 2),
-            SavedTensor("tokens back from experts", model.top_k * h, 2),
+            SavedTensor("router scores and probabilities", 2 * model.experts, 4, feed_forward=True),
+            SavedTensor("tokens sent to experts", model.top_k * h, 2, feed_forward=True),
+            SavedTensor("input of the experts' activation", fan * routed, 2, feed_forward=True),
+            SavedTensor("output of the experts' activation", routed, 2, feed_forward=True),
+            SavedTensor("tokens back from experts", model.top_k * h, 2, feed_forward=True),
         ]
     if dropout:
         tensors.append(SavedTensor("dropout mask after attention", h, 1))
@@ -153,8 +156,8 @@ def activation_bytes(
 ) -> FloatArray:
     """Bytes that one layer keeps for one micro-batch on one rank.
 
-    `none` keeps all of `saved_tensors`; `selective` all but those of the attention core; `full` the input of
-    the layer.
+    `none` keeps all of `saved_tensors`; `selective` all but those of the attention core, `mlp` all but those inside
+    the feed-forward; `full` the input of the layer.
 
     Source: Korthikanti et al. 2022, eq. 1 (none), 2 (tensor parallel), 4 (with sequence parallel), 5 and 6
     (selective), and section 5 (full: 2sbh, here cut by `tp` under sequence parallelism).
@@ -162,11 +165,10 @@ def activation_bytes(
     recompute = np.asarray(recompute)
     tokens = sequence_length * np.asarray(micro_batch, dtype=np.float64) / np.asarray(cp, dtype=np.float64)
     tensors = saved_tensors(model, sequence_length, kind, attention_matrix=attention_matrix, dropout=dropout)
-    core: FloatArray = np.asarray(0.0)
-    rest: FloatArray = np.asarray(0.0)
+    kept: FloatArray = np.asarray(0.0)
     for tensor in tensors:
-        local = tensor.local_bytes(tp, sequence_parallel=sequence_parallel)
-        core, rest = (core + local, rest) if tensor.attention_core else (core, rest + local)
-    layer_input = tensors[0].local_bytes(tp, sequence_parallel=sequence_parallel)
-    kept = np.select([recompute == "full", recompute == "selective"], [layer_input, rest], core + rest)
+        again = (recompute == "full") & (tensor is not tensors[0])
+        again = again | ((recompute == "selective") & tensor.attention_core)
+        again = again | ((recompute == "mlp") & tensor.feed_forward)
+        kept = kept + ~again * tensor.local_bytes(tp, sequence_parallel=sequence_parallel)
     return np.asarray(kept * tokens)

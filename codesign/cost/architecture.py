@@ -151,11 +151,15 @@ def expert_projections(model: Model) -> tuple[Projection, ...]:
     return _feed_forward(model, model.expert_ffn_hidden)
 
 
+FEED_FORWARD = ("ffn in", "ffn out")
+"""Names of the matrices of a feed-forward."""
+
+
 def _feed_forward(model: Model, width: int) -> tuple[Projection, ...]:
     fan = 2 if model.gated else 1
     return (
-        Projection("ffn in", model.hidden, fan * width, "column"),
-        Projection("ffn out", width, model.hidden, "row"),
+        Projection(FEED_FORWARD[0], model.hidden, fan * width, "column"),
+        Projection(FEED_FORWARD[1], width, model.hidden, "row"),
     )
 
 
@@ -251,6 +255,16 @@ def attention_flops_per_token(model: Model, sequence_length: npt.ArrayLike, *, c
         part = model.windowed_layers / model.layers
         keys = (1.0 - part) * keys + part * np.minimum(keys, float(model.attention_window))
     return np.asarray(2.0 * model.heads * sizes * keys)
+
+
+def feed_forward_flops_per_token(model: Model) -> float:
+    """Forward FLOPs of the feed-forwards of all layers for one token, experts among them."""
+    flops = 0.0
+    for kind, count in layer_counts(model).items():
+        passed = sum(matrix.parameters for matrix in projections(model, kind) if matrix.name in FEED_FORWARD)
+        routed = model.top_k * expert_parameters(model) if kind == "mixture" else 0
+        flops += 2.0 * count * (passed + routed)
+    return flops
 
 
 def head_flops_per_token(model: Model) -> float:

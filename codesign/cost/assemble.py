@@ -72,7 +72,15 @@ class CostModel:
         self.space: Space = self.design_space.space
         self.workload = self.design_space.workload
         multiple = self.design_space.case.profile.vocabulary_multiple or 1
-        self.memory_model = training_memory(self.workload, instance.assumptions, multiple)
+        proposed = {name: self.space[name].values for name in ("recompute", "shard_within", "context_exchange")}
+        self.memory_model = training_memory(
+            self.workload,
+            instance.assumptions,
+            multiple,
+            blocks=any(kind.startswith("full:") for kind in proposed["recompute"]),
+            within_domain="domain" in proposed["shard_within"],
+            gathers_context="all-gather" in proposed["context_exchange"],
+        )
         self.tables = Tables(self.design_space)
         self._step = Step(self.tables, self.memory_model)
 

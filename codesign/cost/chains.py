@@ -11,6 +11,13 @@ of the modelled kind (1F1B; interleaved 1F1B) ends before its longest chain.
 - *middle stage*: the end stages may be lighter: the stage before the last works through its micro-batches, between
   fill and drain.
 
+Under ZB-H1 (stage i puts off the gradients of weights, W, of i micro-batches; v = 1):
+
+- *last gradient*: the first micro-batch fills the pipeline, the last stage works until the last gradient leaves it,
+  with the W of all but p micro-batches, the last gradient drains, and the first stage computes its W.
+- *first stage*: the first micro-batch passes all stages and its gradient comes back; then the first stage still has
+  all backwards with their W, and the forwards of all but p micro-batches.
+
 Every chain passes each kind of layer of the first stage at least once: its dense layers lie in its first chunk (a rule
 of the split), and the first chunks are part of every chain.
 
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 NAMES = ("last stage", "round trips", "middle stage")
+ZERO_BUBBLE_NAMES = ("last gradient", "first stage")
 ENDS = ("head_forward", "head_backward", "embedding_forward", "embedding_backward", "transfer")
 """What a chain counts beside layers."""
 
@@ -116,6 +124,47 @@ def beyond_window(model: Model, p: Any, v: Any, m: Any, name: str, kind: Kind, w
     # Interleaving runs groups of p micro-batches; for other numbers there is no schedule, and the count has no meaning.
     found = np.where((np.asarray(v) > 1) & (np.asarray(m) % np.asarray(p) != 0), np.maximum(found, 0.0), found)
     return np.where(applies(model, p, v, name), found, 0.0)
+
+
+@dataclass(frozen=True)
+class ZeroBubble:
+    """Layers of a kind that a chain of ZB-H1 passes: forward, whole backward, backward without gradients of weights."""
+
+    forward: Floats
+    backward: Floats
+    inputs_only: Floats
+
+
+def zero_bubble(model: Model, p: Any, v: Any, m: Any, name: str, kind: Kind, window: float) -> ZeroBubble:
+    """Layers of a chain of `ZERO_BUBBLE_NAMES`, less `window` times those of the first stage in both directions."""
+    p, v, m = np.broadcast_arrays(np.asarray(p), np.asarray(v), np.asarray(m))
+    counts = shape(model, kind, p, v)
+    beyond = np.maximum(m - p, 0)
+    if name == "last gradient":
+        forward = counts.fill + m * counts.last
+        backward = beyond * counts.last + counts.first
+        inputs_only = counts.fill + m * counts.last - backward
+    else:
+        forward = counts.whole + beyond * counts.first
+        backward = m * counts.first
+        inputs_only = counts.whole - counts.first
+    legal = stages.model_splits(model, p, v) & (v == 1) & (p > 1)
+    passed = window * counts.first
+    return ZeroBubble(*(np.where(legal, n, 0.0) for n in (forward - passed, backward - passed, inputs_only)))
+
+
+def zero_bubble_ends(model: Model, p: Any, v: Any, m: Any, name: str, part: str) -> Floats:
+    """Times that a chain of ZB-H1 counts a part of `ENDS`."""
+    p, v, m = np.broadcast_arrays(np.asarray(p), np.asarray(v), np.asarray(m))
+    last = name == "last gradient"
+    times = {
+        "transfer": 2.0 * (p - 1),
+        "head_forward": m if last else np.ones(p.shape),
+        "head_backward": m if last else np.ones(p.shape),
+        "embedding_forward": np.ones(p.shape) if last else 1.0 + np.maximum(m - p, 0),
+        "embedding_backward": np.ones(p.shape) if last else m,
+    }[part]
+    return np.where(stages.model_splits(model, p, v) & (v == 1) & (p > 1), times, 0.0)
 
 
 def ends_of_chain(model: Model, p: Any, v: Any, m: Any, name: str, part: str) -> Floats:

@@ -86,6 +86,19 @@ def gather_s(message_bytes: float, layout: Sequence[int], rates: TierRates) -> f
     )
 
 
+def within_domain_s(message_bytes: float, layout: Sequence[int], rates: TierRates, *, gradients: bool) -> float:
+    """Gather of weights, or reduction of gradients, that are sharded within the domain and copied beyond it.
+
+    Weights are gathered inside the domain. Gradients are reduced and scattered there, and what a rank keeps of them is
+    all-reduced over the ranks that hold the same (Zhao et al. 2023, section 3.2.2): a reduction and a gather.
+    """
+    inside, near, far = layout
+    inside_s = gather_s(message_bytes, (inside, 1, 1), rates)
+    if not gradients:
+        return inside_s
+    return inside_s + 2.0 * gather_s(message_bytes / inside, (1, near, far), rates)
+
+
 def exchange_copies(layout: Sequence[Any], top_k: int) -> tuple[Any, ...]:
     """Copies of a token that cross each tier on the way to its `top_k` experts, spread evenly over a group.
 

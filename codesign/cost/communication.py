@@ -52,15 +52,45 @@ class Communication:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    def gather(self, name: str, message: Monomial, dimensions: tuple[str, ...]) -> Sum:
-        """`collectives.gather_s` of a message in bytes, over the group of one or two dimensions."""
+    def gather(
+        self, name: str, message: Monomial, dimensions: tuple[str, ...], times: Sequence[tuple[Table, ...]] = ((),) * 3
+    ) -> Sum:
+        """`collectives.gather_s` of a message in bytes, over the group of one or two dimensions.
+
+        `times` has factors by tier: how often the message crosses it.
+        """
         shares = self._tables.of_layout(
             f"share of message, {'x'.join(dimensions)}", dimensions, collectives.gather_shares, formulas.GATHER_SHARE
         )
         steps = self._tables.of_layout(
             f"messages, {'x'.join(dimensions)}", dimensions, collectives.gather_steps, formulas.GATHER_STEPS
         )
-        return self._over_tiers(name, message, shares, steps)
+        return self._over_tiers(name, message, shares, steps, times)
+
+    def sharded_gather(self, name: str, message: Monomial, *, gradients: bool) -> Sum:
+        """Gather of weights, or reduction of gradients, over the ranks that a state is sharded over.
+
+        Within the domain weights cross no other tier; gradients are reduced there and all-reduced beyond, which is two
+        of these collectives. See `collectives.within_domain_s`.
+        """
+        if not self._tables.has("shard_within", "domain"):
+            return self.gather(name, message, ("dp", "cp"))
+        beyond = self._tables.of_plan(
+            f"times beyond the domain, {'gradients' if gradients else 'weights'}",
+            ("shard_within",),
+            lambda within: np.where(within == "domain", 2.0 * gradients, 1.0),
+            "",
+            formulas.WITHIN_DOMAIN,
+        )
+        return self.gather(name, message, ("dp", "cp"), ((), (beyond,), (beyond,)))
+
+    @cached_property
+    def context_gather(self) -> Sum:
+        """All-gather of a micro-batch's keys and values over the context-parallel group, where that is chosen."""
+        share = self._tables.of_plan("b/t", ("tp", "micro_batch"), lambda t, b: b / t, "", formulas.TOKENS_SHARE)
+        message = Monomial("keys and values", ring_message_bytes(self._tables.workload), (share,), "byte")
+        chosen = (self._tables.where("context_exchange", "all-gather"),)
+        return self.gather("gather of keys and values", message, ("cp",), (chosen,) * 3)
 
     @cached_property
     def tensor_gather(self) -> Sum:
@@ -87,9 +117,29 @@ class Communication:
         steps = self._tables.of_expert_groups(
             "messages to experts", "inner", collectives.gather_steps, formulas.GATHER_STEPS
         )
-        return self._launched(
+        found = self._launched(
             "expert-parallel", "ep", self._over_tiers("expert-parallel exchange", message, shares, steps)
         )
+        if self._tables.space["expert_tp"].values == (1,):
+            return found
+        copies = self._tables.of_plan(
+            "copies of the tokens of a group that shares experts",
+            ("expert_tp",),
+            lambda x: workload.model.top_k * x,
+            "",
+            formulas.COPIES,
+        )
+        gathered = Monomial(message.name, message.coefficient, (*message.factors, copies), "byte")
+        shares, steps = (
+            self._tables.of_expert_groups(name, "cut", value, stated)
+            for name, value, stated in (
+                ("share of message, shared experts", collectives.gather_shares, formulas.GATHER_SHARE),
+                ("messages, shared experts", collectives.gather_steps, formulas.GATHER_STEPS),
+            )
+        )
+        gather = self._over_tiers("gather of routed tokens", gathered, shares, steps)
+        gather = self._launched("expert tensor-parallel", "expert_tp", gather)
+        return total(found.name, [*found.terms, *gather.terms], "s")
 
     def expert_gather(self, name: str, message: Monomial) -> Sum:
         """`collectives.gather_s` of a message in bytes over the ranks that hold the same experts."""
@@ -117,8 +167,12 @@ class Communication:
         )
         message = Monomial("keys and values", ring_message_bytes(self._tables.workload), (share,), "byte")
         hops = self._tables.of_layout("ring hops", ("cp",), ring_hops, formulas.RING_HOPS)
+        gathers = self._tables.has("context_exchange", "all-gather")
+        chosen = (self._tables.where("context_exchange", "ring"),) if gathers else ()
         return tuple(
-            total(f"ring paced by {label}", self._at_tier(f"ring at {label}", message, hops[i], hops[i], i), "s")
+            total(
+                f"ring paced by {label}", self._at_tier(f"ring at {label}", message, hops[i], hops[i], i, chosen), "s"
+            )
             for i, label in enumerate(TIERS)
         )
 
@@ -149,17 +203,30 @@ class Communication:
             return ()
         model = self._tables.workload.model
         whole = model.experts * architecture.expert_parameters(model)
-        return (self._tables.of_plan("experts of a layer", ("ep",), lambda e: whole / e, "", formulas.PARAMETERS),)
+        return (
+            self._tables.of_plan(
+                "experts of a layer", ("ep", "expert_tp"), lambda e, x: whole / (e * x), "", formulas.PARAMETERS
+            ),
+        )
 
-    def _over_tiers(self, name: str, message: Monomial, shares: tuple[Table, ...], steps: tuple[Table, ...]) -> Sum:
+    def _over_tiers(
+        self,
+        name: str,
+        message: Monomial,
+        shares: tuple[Table, ...],
+        steps: tuple[Table, ...],
+        times: Sequence[tuple[Table, ...]] = ((),) * 3,
+    ) -> Sum:
         terms: list[Monomial] = []
         for tier, label in enumerate(TIERS):
-            terms += self._at_tier(f"{name}, {label}", message, shares[tier], steps[tier], tier)
+            terms += self._at_tier(f"{name}, {label}", message, shares[tier], steps[tier], tier, times[tier])
         return total(name, terms, "s")
 
-    def _at_tier(self, name: str, message: Monomial, share: Table, steps: Table, tier: int) -> list[Monomial]:
+    def _at_tier(
+        self, name: str, message: Monomial, share: Table, steps: Table, tier: int, times: tuple[Table, ...] = ()
+    ) -> list[Monomial]:
         per_byte, latency = self._tables.seconds_per_byte[tier], self._tables.latency_s[tier]
         return [
-            Monomial(f"{name} bandwidth", message.coefficient, (*message.factors, share, per_byte), "s"),
-            Monomial(f"{name} latency", 1.0, (steps, latency), "s"),
+            Monomial(f"{name} bandwidth", message.coefficient, (*message.factors, share, per_byte, *times), "s"),
+            Monomial(f"{name} latency", 1.0, (steps, latency, *times), "s"),
         ]

@@ -74,6 +74,8 @@ class LayerSeconds:
     attention_s: FloatArray
     elementwise_s: FloatArray
     launch_s: FloatArray
+    feed_forward_s: FloatArray | float = 0.0
+    """Of the total: matrices and activation of the feed-forward and of the experts."""
 
     @property
     def total_s(self) -> FloatArray:
@@ -86,6 +88,7 @@ class LayerSeconds:
             np.asarray(self.attention_s + other.attention_s),
             np.asarray(self.elementwise_s + other.elementwise_s),
             np.asarray(self.launch_s + other.launch_s),
+            np.asarray(self.feed_forward_s + other.feed_forward_s),
         )
 
 
@@ -143,6 +146,7 @@ def layer_forward(
     *,
     kind: Kind = "dense",
     ep: npt.ArrayLike = 1,
+    expert_tp: npt.ArrayLike = 1,
     imbalance: float = 1.0,
     attention: Attention = "flash",
     sequence_parallel: bool = True,
@@ -164,10 +168,15 @@ def layer_forward(
     tokens = tokens_per_gpu(sequence_length, micro_batch, cp)
     width = model.hidden / tp
     matmul_s: FloatArray = np.asarray(0.0)
+    feed_forward_s = activation_bytes_per_token(model, kind) / tp * tokens / _memory_rate(gpu)
     for matrix in architecture.projections(model, kind):
-        matmul_s = matmul_s + _matmul_s(matrix, tokens, width, tp, gpu, precision)
+        seconds = _matmul_s(matrix, tokens, width, tp, gpu, precision)
+        matmul_s = matmul_s + seconds
+        if matrix.name in architecture.FEED_FORWARD:
+            feed_forward_s = feed_forward_s + seconds
     if kind == "mixture":
-        matmul_s = matmul_s + _experts_s(model, tokens, tp, ep, imbalance, gpu, precision)
+        seconds = _experts_s(model, tokens, tp, ep, imbalance, gpu, precision, expert_tp)
+        matmul_s, feed_forward_s = matmul_s + seconds, feed_forward_s + seconds
     shared = elementwise_bytes_per_token(model, kind, precision) / tp
     if not sequence_parallel:
         shared = shared + replicated_bytes_per_token(model) * (1.0 - 1.0 / tp)
@@ -176,6 +185,7 @@ def layer_forward(
         attention_s=_attention_s(model, sequence_length, tokens, tp, gpu, attention),
         elementwise_s=np.asarray(shared * tokens / _memory_rate(gpu)),
         launch_s=np.full(matmul_s.shape, gpu.efficiency.launch_s),
+        feed_forward_s=np.asarray(feed_forward_s),
     )
 
 
@@ -192,16 +202,22 @@ def layer_backward(forward: LayerSeconds, attention: Attention = "flash", tuning
     )
 
 
-def layer_recompute(forward: LayerSeconds, recompute: npt.ArrayLike) -> LayerSeconds:
-    """What recomputation adds: `full` the whole forward again, `selective` the attention core again.
+def weight_gradients_s(forward: LayerSeconds, tuning: Tuning = "full") -> FloatArray:
+    """The part of the backward that computes gradients of weights: as much as the matrices' forward, if they train."""
+    return np.asarray((MATMUL_BACKWARD_TO_FORWARD[tuning] - 1.0) * forward.matmul_s)
 
-    Source: Korthikanti et al. 2022, section 5.
+
+def layer_recompute(forward: LayerSeconds, recompute: npt.ArrayLike) -> LayerSeconds:
+    """What a kind of recomputation adds to one layer: `full` the whole forward again, `selective` the attention core
+    again, `mlp` the feed-forward again, which is counted with the matrices.
+
+    Source: Korthikanti et al. 2022, section 5; for `mlp`, see `codesign.cost.recompute`.
     """
     recompute = np.asarray(recompute)
     full = (recompute == "full").astype(np.float64)
     core = full + (recompute == "selective")
     return LayerSeconds(
-        matmul_s=np.asarray(full * forward.matmul_s),
+        matmul_s=np.asarray(full * forward.matmul_s + (recompute == "mlp") * forward.feed_forward_s),
         attention_s=np.asarray(core * forward.attention_s),
         elementwise_s=np.asarray(full * forward.elementwise_s),
         launch_s=np.asarray(full * forward.launch_s),
@@ -211,6 +227,14 @@ def layer_recompute(forward: LayerSeconds, recompute: npt.ArrayLike) -> LayerSec
 def replicated_bytes_per_token(model: Model) -> float:
     """The part of `elementwise_bytes_per_token` that every tensor-parallel rank does without sequence parallelism."""
     return RESULT_BYTES * (NORM_PASSES + RESIDUAL_PASSES) * 2 * model.hidden
+
+
+def activation_bytes_per_token(model: Model, kind: Kind = "dense") -> float:
+    """The part of `elementwise_bytes_per_token` that the activations of feed-forward and experts pass."""
+    width = architecture.ffn_width(model, kind)
+    if kind == "mixture":
+        width += model.top_k * model.expert_ffn_hidden
+    return RESULT_BYTES * ACTIVATION_PASSES[model.gated] * width
 
 
 def elementwise_bytes_per_token(model: Model, kind: Kind = "dense", precision: Precision = "bf16") -> float:
@@ -225,15 +249,13 @@ def elementwise_bytes_per_token(model: Model, kind: Kind = "dense", precision: P
         (model.heads + model.kv_heads) * model.head_size if latent is None else (model.heads + 1) * latent.rope_size
     )
     latents = 0 if latent is None else latent.q_rank + latent.kv_rank
-    width = architecture.ffn_width(model, kind)
     passed = NORM_PASSES * (2 * model.hidden + latents) + RESIDUAL_PASSES * 2 * model.hidden + ROTARY_PASSES * rotary
     if kind == "mixture":
-        width += model.top_k * model.expert_ffn_hidden
         passed += DISPATCH_PASSES * model.top_k * model.hidden
     inputs = sum(matrix.inputs for matrix in architecture.projections(model, kind))
     if kind == "mixture":
         inputs += model.top_k * sum(matrix.inputs for matrix in architecture.expert_projections(model))
-    return RESULT_BYTES * (passed + ACTIVATION_PASSES[model.gated] * width) + NARROWING_BYTES[precision] * inputs
+    return RESULT_BYTES * passed + activation_bytes_per_token(model, kind) + NARROWING_BYTES[precision] * inputs
 
 
 # --------------------------------------------------------------------------------- embedding, head, optimizer
@@ -343,21 +365,26 @@ def _experts_s(
     imbalance: float,
     gpu: Gpu,
     precision: Precision,
+    expert_tp: npt.ArrayLike = 1,
 ) -> FloatArray:
-    """Grouped multiplications of the E / ep experts of a rank, over its b s k / (cp tp) routed tokens."""
-    ep = np.asarray(ep, dtype=np.float64)
-    routed = imbalance * tokens * model.top_k / tp
+    """Grouped multiplications of the E / ep experts of a rank, over its b s k / (cp tp) routed tokens.
+
+    Expert tensor parallelism cuts the width of the experts; the ranks of such a group work on the tokens of all.
+    """
+    ep, cut = np.asarray(ep, dtype=np.float64), np.asarray(expert_tp, dtype=np.float64)
+    routed = imbalance * tokens * model.top_k / tp * cut
     local_experts = model.experts / ep
-    width = np.asarray(min(model.hidden, model.expert_ffn_hidden), dtype=np.float64)
+    width = np.minimum(float(model.hidden), model.expert_ffn_hidden / cut)
     rate = gpu.sustained(precision) * matmul_efficiency(gpu, routed / local_experts, width, precision)
     fit = gpu.efficiency
     rate = rate * (fit.grouped_ceiling if precision == "bf16" else fit.grouped_ceiling_narrow)
     operand = OPERAND_BYTES[precision]
     seconds: FloatArray = np.asarray(0.0)
     for matrix in architecture.expert_projections(model):
-        moved = operand * matrix.parameters * local_experts
-        moved = moved + routed * (operand * matrix.inputs + RESULT_BYTES * matrix.outputs)
-        seconds = seconds + _roofline(2.0 * routed * matrix.parameters, moved, rate, gpu)
+        parameters = matrix.parameters / cut
+        moved = operand * parameters * local_experts
+        moved = moved + routed * (operand * matrix.local_inputs(cut) + RESULT_BYTES * matrix.local_outputs(cut))
+        seconds = seconds + _roofline(2.0 * routed * parameters, moved, rate, gpu)
     return seconds
 
 

@@ -57,6 +57,15 @@ OPTIMIZER = Formula(
     "parameters (gradient + 2 states + weight bytes) / memory rate, over d c where sharded", f"{RAJBHANDARI}, section 5"
 )
 HOST = Formula("host time of a layer (1 + skew ((t - 1)/7)^3)", "fitted")
+CHOSEN = Formula("1 where the decision has this value, else 0", "")
+WITHIN_DOMAIN = Formula(
+    "times that a message crosses the tier: weights stay inside the domain that they are sharded over, gradients are "
+    "reduced inside it and all-reduced beyond",
+    "Zhao et al. 2023 (PyTorch FSDP), section 3.2.2",
+)
+SHARE_AGAIN = Formula(
+    "min(N, l)/l of the l layers of a chunk, the least of all chunks", "Megatron-LM, the block method"
+)
 SEVERAL = Formula("1 where the group has more than one rank", "")
 READING = Formula("tokens bytes a token / min(storage, servers' ports)", "bytes over the slowest part of the way")
 OVERHEAD = Formula("expected wall-clock over work, at the best interval", "Daly 2006, eq. 12")

@@ -28,6 +28,10 @@ class FrameworkProfile:
         Whether it has an interleaved pipeline schedule; ring context parallelism.
     expert_ranks
         The degrees whose ranks expert groups are carved from.
+    schedules
+        Orders of the pipeline's operations that it has; all of them are proposed.
+    shards_within
+        Ranks that it is proposed to spread sharded states over.
     source
         Where the rules were read.
     """
@@ -39,6 +43,8 @@ class FrameworkProfile:
     context_parallel: bool
     expert_ranks: tuple[str, ...]
     source: str
+    schedules: tuple[str, ...] = ("1f1b",)
+    shards_within: tuple[str, ...] = ("group",)
 
 
 PROFILES: Mapping[str, FrameworkProfile] = MappingProxyType(
@@ -63,7 +69,11 @@ PROFILES: Mapping[str, FrameworkProfile] = MappingProxyType(
                 interleaving=True,
                 context_parallel=True,
                 expert_ranks=("tp", "cp", "dp"),
-                source="pytorch/torchtitan#2577 for key and value heads; PyTorch DTensor for uneven shards",
+                source="pytorch/torchtitan#2577 for key and value heads; PyTorch DTensor for uneven shards; "
+                "torch.distributed.pipelining, interleaved zero-bubble schedule; fully_shard over a mesh of two "
+                "dimensions",
+                schedules=("1f1b", "zb-h1"),
+                shards_within=("group", "domain"),
             ),
             FrameworkProfile(
                 "deepspeed",

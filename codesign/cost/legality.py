@@ -2,8 +2,8 @@
 
 In: a `Case` (model, sequence length, global batch, framework profile, GPUs) and a plan, a mapping from the
 names of the plan's decisions to values or arrays that broadcast: `tp cp ep pp dp virtual_stages micro_batch
-zero`. Out: `legal`, one boolean for each plan; `check`, for one plan every rule that it breaks, with the
-numbers and with the values that would be legal.
+zero`, and those of `USUAL` where they differ from it. Out: `legal`, one boolean for each plan; `check`, for one plan
+every rule that it breaks, with the numbers and with the values that would be legal.
 
 A rule belongs to a framework, not to a model: what the frameworks do differently is data in `frameworks`.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,31 @@ import numpy.typing as npt
 from codesign.cost import architecture, stages
 from codesign.cost.frameworks import PROFILES as PROFILES
 from codesign.cost.frameworks import FrameworkProfile as FrameworkProfile
+from codesign.spec.workload import ContextExchange, Schedule, ShardWithin
 
 if TYPE_CHECKING:
     from codesign.cost.architecture import BoolArray
     from codesign.spec.workload import Model
 
 IntArray = npt.NDArray[np.int64]
+Choices = npt.NDArray[Any]
+"""Values of a decision: whole numbers, or texts."""
+
+USUAL: Mapping[str, Any] = {
+    "schedule": "1f1b",
+    "shard_within": "group",
+    "expert_tp": 1,
+    "context_exchange": "ring",
+}
+"""What a decision is where a plan does not say."""
+
+TEXTS: Mapping[str, tuple[str, ...]] = {
+    "schedule": get_args(Schedule),
+    "shard_within": get_args(ShardWithin),
+    "context_exchange": get_args(ContextExchange),
+}
+"""Values of the decisions that are words and whose rules stand here."""
+
 SHOWN_VALUES = 12  # legal values that a message lists at most, those nearest to the one found
 
 
@@ -49,8 +68,8 @@ class Rule:
 
     name: str
     decisions: tuple[str, ...]
-    holds: Callable[[Case, dict[str, IntArray]], BoolArray]
-    says: Callable[[Case, dict[str, int]], str]
+    holds: Callable[[Case, dict[str, Choices]], BoolArray]
+    says: Callable[[Case, dict[str, Any]], str]
 
 
 @dataclass(frozen=True)
@@ -59,7 +78,7 @@ class Violation:
 
     rule: str
     message: str
-    legal: dict[str, tuple[int, ...]]
+    legal: dict[str, tuple[Any, ...]]
 
 
 # ---------------------------------------------------------------------------------------------- small figures
@@ -74,8 +93,9 @@ def world(plan: Plan) -> IntArray:
 
 
 def expert_data_parallel(profile: FrameworkProfile, plan: Plan) -> IntArray:
-    """Ranks that hold the same experts: the ranks of a stage over `ep` (NVIDIA/Megatron-LM#5958)."""
-    return np.asarray(_expert_ranks(profile, plan) // np.asarray(plan["ep"], dtype=np.int64))
+    """Ranks that hold the same experts: a stage's over `ep` and expert tensor ranks (NVIDIA/Megatron-LM#5958)."""
+    held_by = np.asarray(plan["ep"], dtype=np.int64) * _choice(plan, "expert_tp")
+    return np.asarray(_expert_ranks(profile, plan) // held_by)
 
 
 def sequence_multiple(tp: npt.ArrayLike, cp: npt.ArrayLike) -> IntArray:
@@ -274,15 +294,62 @@ def _experts_say(case: Case, plan: dict[str, int]) -> str:
 
 
 def _expert_groups(case: Case, plan: dict[str, IntArray]) -> BoolArray:
-    return _divides(plan["ep"], _expert_ranks(case.profile, plan))
+    return _divides(plan["ep"] * plan["expert_tp"], _expert_ranks(case.profile, plan))
 
 
 def _expert_groups_say(case: Case, plan: dict[str, int]) -> str:
     names = " * ".join(case.profile.expert_ranks)
+    cut = f" * expert_tp {plan['expert_tp']}" if plan["expert_tp"] > 1 else ""
     return (
-        f"ep {plan['ep']} does not divide {names} = {int(_expert_ranks(case.profile, plan))}, the ranks "
+        f"ep {plan['ep']}{cut} does not divide {names} = {int(_expert_ranks(case.profile, plan))}, the ranks "
         f"of a stage that {case.profile.name} carves expert groups from"
     )
+
+
+def _expert_width(case: Case, plan: dict[str, IntArray]) -> BoolArray:
+    if not case.model.experts:
+        return np.asarray(plan["expert_tp"] == 1)
+    return _divides(plan["expert_tp"], case.model.expert_ffn_hidden)
+
+
+def _expert_width_says(case: Case, plan: dict[str, int]) -> str:
+    if not case.model.experts:
+        return f"{case.model.name} has no experts, so expert_tp {plan['expert_tp']} must be 1"
+    width = case.model.expert_ffn_hidden
+    return f"expert_tp {plan['expert_tp']} does not divide the width {width} of an expert of {case.model.name}"
+
+
+def _schedule(case: Case, plan: dict[str, Choices]) -> BoolArray:
+    had = np.isin(plan["schedule"], case.profile.schedules)
+    split = (plan["virtual_stages"] == 1) & (plan["pp"] > 1)
+    return np.asarray(had & ((plan["schedule"] == "1f1b") | split))
+
+
+def _schedule_says(case: Case, plan: dict[str, Any]) -> str:
+    if plan["schedule"] not in case.profile.schedules:
+        return f"{case.profile.name} has no schedule {plan['schedule']}, only {', '.join(case.profile.schedules)}"
+    return (
+        f"schedule {plan['schedule']} is of a pipeline with one chunk a stage, but pp is {plan['pp']} and "
+        f"virtual stages are {plan['virtual_stages']}"
+    )
+
+
+def _shard_within(case: Case, plan: dict[str, Choices]) -> BoolArray:
+    return np.asarray((plan["shard_within"] == "group") | ((plan["zero"] > 0) & (case.model.experts == 0)))
+
+
+def _shard_within_says(case: Case, plan: dict[str, Any]) -> str:
+    if plan["zero"] == 0:
+        return "shard_within domain with ZeRO stage 0: nothing is sharded"
+    return f"shard_within domain is modelled for dense models only, and {case.model.name} has experts"
+
+
+def _context_exchange(case: Case, plan: dict[str, Choices]) -> BoolArray:
+    return np.asarray((plan["context_exchange"] == "ring") | (plan["cp"] > 1))
+
+
+def _context_exchange_says(case: Case, plan: dict[str, Any]) -> str:
+    return f"context_exchange {plan['context_exchange']} with cp {plan['cp']}: there is nothing to exchange"
 
 
 def _world(case: Case, plan: dict[str, IntArray]) -> BoolArray:
@@ -328,7 +395,11 @@ RULES: tuple[Rule, ...] = (
     Rule("interleaved groups", ("pp", "virtual_stages", "dp", "micro_batch"), _groups, _groups_say),
     Rule("sharding with a pipeline", ("zero", "pp"), _zero, _zero_says),
     Rule("experts", ("ep",), _experts, _experts_say),
-    Rule("expert groups", ("ep", "tp", "cp", "dp"), _expert_groups, _expert_groups_say),
+    Rule("expert groups", ("ep", "expert_tp", "tp", "cp", "dp"), _expert_groups, _expert_groups_say),
+    Rule("expert width", ("expert_tp",), _expert_width, _expert_width_says),
+    Rule("schedule", ("schedule", "pp", "virtual_stages"), _schedule, _schedule_says),
+    Rule("sharding in a domain", ("shard_within", "zero"), _shard_within, _shard_within_says),
+    Rule("context exchange", ("context_exchange", "cp"), _context_exchange, _context_exchange_says),
     Rule("world size", ("tp", "cp", "pp", "dp"), _world, _world_says),
 )
 
@@ -344,7 +415,14 @@ def rule(name: str) -> Rule:
 def holds(which: Rule, case: Case, plan: Plan) -> BoolArray:
     """One rule for a plan or for arrays of plans; needs only the decisions of the rule."""
     names = {*which.decisions}
-    return which.holds(case, {name: np.asarray(plan[name], dtype=np.int64) for name in names})
+    return which.holds(case, {name: _choice(plan, name) for name in names})
+
+
+def _choice(plan: Plan, name: str) -> Choices:
+    """A decision's values as an array of whole numbers or texts, the usual one where the plan does not say."""
+    if isinstance(USUAL.get(name), str):
+        return np.asarray(plan.get(name, USUAL[name]))
+    return np.asarray(plan[name] if name in plan else USUAL[name], dtype=np.int64)
 
 
 def legal(case: Case, plan: Plan) -> BoolArray:
@@ -361,7 +439,7 @@ def check(case: Case, plan: Plan) -> tuple[Violation, ...]:
     for which in RULES:
         if not bool(holds(which, case, plan)):
             values = {name: legal_values(which, case, plan, name) for name in which.decisions}
-            numbers = {name: int(plan[name]) for name in which.decisions}
+            numbers = {name: _choice(plan, name).item() for name in which.decisions}
             found.append(Violation(which.name, _message(which.says(case, numbers), numbers, values), values))
     return tuple(found)
 
@@ -374,16 +452,18 @@ def explain(case: Case, plan: Plan) -> str:
     return "\n".join(f"{violation.rule}: {violation.message}" for violation in broken)
 
 
-def legal_values(which: Rule, case: Case, plan: Plan, decision: str) -> tuple[int, ...]:
+def legal_values(which: Rule, case: Case, plan: Plan, decision: str) -> tuple[Any, ...]:
     """Values of one decision that satisfy a rule while the plan's other decisions stay."""
     candidates = _candidates(case, decision)
-    fixed = {name: np.full(candidates.shape, plan[name], dtype=np.int64) for name in which.decisions}
+    fixed = {name: np.broadcast_to(_choice(plan, name), candidates.shape) for name in which.decisions}
     fixed[decision] = candidates
-    return tuple(int(value) for value in candidates[which.holds(case, fixed)])
+    return tuple(candidates[which.holds(case, fixed)].tolist())
 
 
-def _candidates(case: Case, decision: str) -> IntArray:
+def _candidates(case: Case, decision: str) -> Choices:
     """Every value that could make sense: no degree exceeds what it cuts."""
+    if decision in TEXTS:
+        return np.asarray(TEXTS[decision])
     if decision == "zero":
         return np.arange(4, dtype=np.int64)
     most = {
@@ -392,18 +472,21 @@ def _candidates(case: Case, decision: str) -> IntArray:
         "pp": case.model.layers,
         "virtual_stages": case.model.layers,
         "ep": max(case.model.experts, 1),
+        "expert_tp": max(case.model.expert_ffn_hidden, 1),
         "dp": case.global_batch,
         "micro_batch": case.global_batch,
     }[decision]
     return np.arange(1, most + 1, dtype=np.int64)
 
 
-def _message(said: str, numbers: dict[str, int], values: dict[str, tuple[int, ...]]) -> str:
+def _message(said: str, numbers: dict[str, Any], values: dict[str, tuple[Any, ...]]) -> str:
     lists = [f"legal {name}: {_near(values[name], numbers[name])}" for name in numbers if values[name]]
     return f"{said} ({'; '.join(lists)})" if lists else said
 
 
-def _near(values: tuple[int, ...], found: int) -> str:
+def _near(values: tuple[Any, ...], found: Any) -> str:
+    if isinstance(found, str):
+        return ", ".join(values)
     shown = sorted(sorted(values, key=lambda value: (abs(value - found), value))[:SHOWN_VALUES])
     before = "..., " if shown[0] != min(values) else ""
     after = ", ..." if shown[-1] != max(values) else ""

@@ -2,7 +2,8 @@
 
 In: a `TrainingMemory` (model, sequence length, global batch, assumptions) and a plan, a mapping from the
 names of the plan's decisions to values or arrays that broadcast: `tp cp ep pp dp virtual_stages micro_batch
-recompute zero`. Out: bytes by part for a stage, the sum, the worst stage.
+recompute zero`, and those of `legality.USUAL` where they differ from it; with `within_domain` also `dp_layout` and
+`cp_layout`, as ranks inside the NVLink domain. Out: bytes by part for a stage, the sum, the worst stage.
 
 A stage's memory is a list of `Part`s, each a coefficient times a product of `Factor`s, each a table over a
 few decisions. The sum of the parts IS the memory of the stage: the exact model adds them up, the factored
@@ -18,17 +19,22 @@ of the layers, a batch that does not divide) has NaN bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from codesign.cost import activations, architecture, stages
+from codesign.cost.legality import USUAL
+from codesign.cost.recompute import layers_in_flight as blocks_in_flight
+from codesign.cost.recompute import of_other_layers, whole_layers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from codesign.cost.architecture import FloatArray, Kind
+    from codesign.cost.architecture import BoolArray, FloatArray, Kind
+    from codesign.cost.legality import Choices
     from codesign.spec.hardware import Precision
     from codesign.spec.limits import Assumptions
     from codesign.spec.workload import Model, Tuning, Workload
@@ -42,6 +48,8 @@ VERDICTS = ("fits", "tight", "exceeds")
 NARROW_WEIGHT_BYTES: Mapping[str, float] = {"fp8": 2.0, "mxfp8": 2.0625, "nvfp4": 1.125}
 # Logits in 16 bit and their fp32 copy in the loss (Megatron-LM, vocabulary-parallel cross entropy).
 LOGIT_BYTES = 2.0 + 4.0
+LAYOUTS = ("dp_layout", "cp_layout")
+"""Ranks of these dimensions inside the NVLink domain."""
 GATHERED_LAYERS = 2  # ZeRO-3: the layer at work and the one fetched ahead
 
 
@@ -56,7 +64,16 @@ class Factor:
     value: Callable[..., FloatArray]
 
     def at(self, plan: Mapping[str, Any]) -> FloatArray:
-        return self.value(**{name: np.asarray(plan[name]) for name in self.decisions})
+        return self.value(**{name: _value(plan, name) for name in self.decisions})
+
+
+def _value(plan: Mapping[str, Any], name: str) -> Choices:
+    """A decision of a plan, the usual one where none is stated; layouts matter to what is sharded in a domain only."""
+    if name in plan:
+        return np.asarray(plan[name])
+    if name in LAYOUTS and np.all(np.asarray(plan.get("shard_within", "group")) == "group"):
+        return np.asarray(1)
+    return np.asarray(USUAL[name])
 
 
 @dataclass(frozen=True)
@@ -98,6 +115,9 @@ class TrainingMemory:
         What is kept token by token is shared by the tensor-parallel ranks.
     tuning
         With adapters, frozen weights have no gradients and no states of the optimizer.
+    blocks, within_domain, gathers_context
+        Whether plans may run again some whole layers only (`full:N`), shard within the NVLink domain, and gather keys
+        and values of all contexts.
     """
 
     model: Model
@@ -110,6 +130,9 @@ class TrainingMemory:
     dropout: bool = False
     sequence_parallel: bool = True
     tuning: Tuning = "full"
+    blocks: bool = False
+    within_domain: bool = False
+    gathers_context: bool = False
 
     def parts(self, stage: npt.ArrayLike) -> tuple[Part, ...]:
         """The parts of a stage's memory; `stage` counts from the front, or from the end if negative.
@@ -125,7 +148,10 @@ class TrainingMemory:
 
     def by_part(self, plan: Mapping[str, Any], stage: npt.ArrayLike) -> dict[str, FloatArray]:
         """Bytes of each part; `stage` and the plan's arrays broadcast."""
-        return {part.name: part.at(plan) for part in self.parts(stage)}
+        found: dict[str, FloatArray] = {}
+        for part in self.parts(stage):
+            found[part.name] = np.asarray(found.get(part.name, 0.0) + part.at(plan))
+        return found
 
     def total(self, plan: Mapping[str, Any], stage: npt.ArrayLike) -> FloatArray:
         """Bytes of a stage."""
@@ -165,15 +191,13 @@ class TrainingMemory:
             ("gradients", bytes_of.gradient_bytes, 2),
             ("optimizer", bytes_of.optimizer_bytes, 1),
         )[: None if self.tuning == "full" else 1]
-        parts = [Part(name, each, (shared, *_sharded(level, "dp", "cp"))) for name, each, level in levels]
+        parts = [part for name, each, level in levels for part in self._spread(name, each, shared, level)]
         if self.precision in NARROW_WEIGHT_BYTES:
             matrices = Factor(
                 ("tp", "pp", "virtual_stages"),
                 lambda tp, pp, virtual_stages: self._local_layers(tp, pp, virtual_stages, stage),
             )
-            parts.append(
-                Part("narrow weights", NARROW_WEIGHT_BYTES[self.precision], (matrices, *_sharded(3, "dp", "cp")))
-            )
+            parts += self._spread("narrow weights", NARROW_WEIGHT_BYTES[self.precision], matrices, 3)
         if model.experts:
             experts = Factor(
                 ("pp", "virtual_stages"),
@@ -187,14 +211,34 @@ class TrainingMemory:
                 Part(
                     f"expert {name}",
                     each,
-                    (experts, _unsharded(level, "ep"), *_sharded(level, "tp", "dp", "cp")),
+                    (experts, *_unsharded(level, "ep", "expert_tp"), *_sharded(level, "tp", "dp", "cp")),
                 )
                 for name, each, level in levels
             ]
             if self.precision in NARROW_WEIGHT_BYTES:
-                sharding = (_unsharded(3, "ep"), *_sharded(3, "tp", "dp", "cp"))
+                sharding = (*_unsharded(3, "ep", "expert_tp"), *_sharded(3, "tp", "dp", "cp"))
                 parts.append(Part("expert narrow weights", NARROW_WEIGHT_BYTES[self.precision], (experts, *sharding)))
         return parts
+
+    def _spread(self, name: str, element_bytes: float, elements: Factor, level: int) -> list[Part]:
+        """A state that is sharded from a ZeRO stage on: over the data-parallel group, or over its part in a domain."""
+        over_group = Part(name, element_bytes, (elements, *_sharded(level, "dp", "cp")))
+        if not self.within_domain:
+            return [over_group]
+
+        def chosen(within: bool) -> Factor:
+            return Factor(
+                ("zero", "shard_within"),
+                lambda zero, shard_within: np.asarray(
+                    ((zero >= level) & (shard_within == "domain")) == within, dtype=np.float64
+                ),
+            )
+
+        inside = tuple(Factor((f"{d}_layout",), lambda **by: 1.0 / next(iter(by.values()))) for d in ("dp", "cp"))
+        return [
+            Part(name, element_bytes, (*over_group.factors, chosen(False))),
+            Part(name, element_bytes, (elements, *inside, chosen(True))),
+        ]
 
     def local_parameters(
         self, tp: npt.ArrayLike, pp: npt.ArrayLike, virtual_stages: npt.ArrayLike, *, stage: npt.ArrayLike
@@ -216,7 +260,10 @@ class TrainingMemory:
     def local_expert_parameters(
         self, ep: npt.ArrayLike, pp: npt.ArrayLike, virtual_stages: npt.ArrayLike, *, stage: npt.ArrayLike
     ) -> FloatArray:
-        """Parameters of the routed experts that one rank of a stage holds, before sharding over their data group."""
+        """Parameters of the routed experts that one rank of a stage holds, before sharding over their data group.
+
+        `ep` is expert times expert tensor parallelism: both cut them alike.
+        """
         if not self.model.experts:
             return np.zeros(np.broadcast(ep, pp, virtual_stages, stage).shape)
         layers = stages.stage_layers_of_kind(self.model, "mixture", pp, virtual_stages, stage=stage)
@@ -237,23 +284,25 @@ class TrainingMemory:
     def _buffers(self) -> list[Part]:
         """Whole weights of the layers at work (ZeRO-3), whole gradients of one layer (ZeRO-2 and 3)."""
         weight, gradient = self.assumptions.weight_bytes, self.assumptions.gradient_bytes
-        layer = Factor(("tp", "ep"), self._largest_layer)
+        scope = ("tp", "ep", "expert_tp")
+        layer = Factor(scope, self._largest_layer)
 
-        def gathered(tp: FloatArray, ep: FloatArray) -> FloatArray:
+        def gathered(tp: FloatArray, ep: FloatArray, expert_tp: FloatArray) -> FloatArray:
             vocabulary = architecture.padded_vocabulary(self.model.vocabulary, tp, self.vocabulary_multiple)
-            return np.maximum(GATHERED_LAYERS * self._largest_layer(tp, ep), vocabulary * self.model.hidden / tp)
+            layers = GATHERED_LAYERS * self._largest_layer(tp, ep, expert_tp)
+            return np.maximum(layers, vocabulary * self.model.hidden / tp)
 
         return [
-            Part("gather buffer", weight, (Factor(("tp", "ep"), gathered), _from_level(3))),
+            Part("gather buffer", weight, (Factor(scope, gathered), _from_level(3))),
             Part("gradient buffer", gradient, (layer, _from_level(2))),
         ]
 
-    def _largest_layer(self, tp: FloatArray, ep: FloatArray) -> FloatArray:
+    def _largest_layer(self, tp: FloatArray, ep: FloatArray, expert_tp: FloatArray) -> FloatArray:
         largest: FloatArray = np.asarray(0.0)
         for kind in architecture.kinds(self.model):
             size = architecture.local_layer_parameters(self.model, tp, kind)
             if kind == "mixture":
-                size = size + self.model.experts / ep * architecture.expert_parameters(self.model)
+                size = size + self.model.experts / (ep * expert_tp) * architecture.expert_parameters(self.model)
             largest = np.maximum(largest, size)
         return largest
 
@@ -261,17 +310,18 @@ class TrainingMemory:
 
     def _activations(self, stage: npt.ArrayLike) -> list[Part]:
         kinds = architecture.kinds(self.model)
-        parts = [
-            Part(
-                "activations" if len(kinds) == 1 else f"activations {kind}",
-                1.0,
-                (
-                    Factor(("tp", "cp", "micro_batch", "recompute"), self._kept(kind)),
-                    Factor(("pp", "virtual_stages", "dp", "micro_batch"), self._held(kind, stage)),
-                ),
-            )
-            for kind in kinds
-        ]
+        parts = []
+        for kind in kinds:
+            name = "activations" if len(kinds) == 1 else f"activations {kind}"
+            kept = Factor(("tp", "cp", "micro_batch", "recompute"), self._kept(kind))
+            pipeline = ("pp", "virtual_stages", "dp", "micro_batch", "schedule")
+            if not self.blocks:
+                parts.append(Part(name, 1.0, (kept, Factor(pipeline, self._held(kind, stage)))))
+                continue
+            again = Factor(("tp", "cp", "micro_batch"), partial(self._kept(kind), recompute=np.asarray("full")))
+            for each, whole in ((kept, False), (again, True)):
+                held = Factor((*pipeline, "recompute"), self._held_of_blocks(kind, stage, whole))
+                parts.append(Part(name, 1.0, (each, held)))
         parts.append(
             Part(
                 "recompute workspace",
@@ -279,14 +329,17 @@ class TrainingMemory:
                 (Factor(("tp", "cp", "micro_batch", "recompute"), self._workspace),),
             )
         )
+        if self.gathers_context:
+            scope = ("tp", "cp", "micro_batch", "context_exchange")
+            parts.append(Part("gathered keys and values", 1.0, (Factor(scope, self._gathered_context),)))
         last = Factor(("pp",), lambda pp: np.asarray(stages.stage_index(stage, pp) == pp - 1, dtype=np.float64))
         parts.append(Part("head and loss", 1.0, (Factor(("tp", "cp", "micro_batch"), self._head), last)))
         return parts
 
     def _kept(self, kind: Kind) -> Callable[..., FloatArray]:
-        def kept(tp: FloatArray, cp: FloatArray, micro_batch: FloatArray, recompute: FloatArray) -> FloatArray:
+        def kept(tp: FloatArray, cp: FloatArray, micro_batch: FloatArray, recompute: Choices) -> FloatArray:
             return activations.activation_bytes(
-                self.model, self.sequence_length, micro_batch, tp, cp, recompute, kind,
+                self.model, self.sequence_length, micro_batch, tp, cp, of_other_layers(recompute), kind,
                 attention_matrix=self.attention_matrix, dropout=self.dropout,
                 sequence_parallel=self.sequence_parallel,
             )  # fmt: skip
@@ -294,18 +347,42 @@ class TrainingMemory:
         return kept
 
     def _held(self, kind: Kind, stage: npt.ArrayLike) -> Callable[..., FloatArray]:
-        def held(pp: FloatArray, virtual_stages: FloatArray, dp: FloatArray, micro_batch: FloatArray) -> FloatArray:
-            samples = np.asarray(dp, dtype=np.int64) * np.asarray(micro_batch, dtype=np.int64)
-            whole = self.global_batch % samples == 0
+        def held(
+            pp: FloatArray, virtual_stages: FloatArray, dp: FloatArray, micro_batch: FloatArray, schedule: Choices
+        ) -> FloatArray:
+            micro_batches, divides = self._micro_batches(dp, micro_batch)
             layers = stages.layers_in_flight(
-                self.model, pp, virtual_stages, self.global_batch // samples, stage=stage, kind=kind
+                self.model, pp, virtual_stages, micro_batches, stage=stage, kind=kind, schedule=schedule
             )
-            return np.asarray(np.where(whole, layers, np.nan))
+            return np.asarray(np.where(divides, layers, np.nan))
 
         return held
 
-    def _workspace(self, tp: FloatArray, cp: FloatArray, micro_batch: FloatArray, recompute: FloatArray) -> FloatArray:
+    def _held_of_blocks(self, kind: Kind, stage: npt.ArrayLike, whole: bool) -> Callable[..., FloatArray]:
+        def held(
+            pp: FloatArray,
+            virtual_stages: FloatArray,
+            dp: FloatArray,
+            micro_batch: FloatArray,
+            schedule: Choices,
+            recompute: Choices,
+        ) -> FloatArray:
+            micro_batches, divides = self._micro_batches(dp, micro_batch)
+            layers = blocks_in_flight(
+                self.model, pp, virtual_stages, micro_batches, recompute,
+                stage=stage, kind=kind, schedule=schedule, whole=whole,
+            )  # fmt: skip
+            return np.asarray(np.where(divides, layers, np.nan))
+
+        return held
+
+    def _micro_batches(self, dp: FloatArray, micro_batch: FloatArray) -> tuple[Choices, BoolArray]:
+        samples = np.asarray(dp, dtype=np.int64) * np.asarray(micro_batch, dtype=np.int64)
+        return np.asarray(self.global_batch // samples), np.asarray(self.global_batch % samples == 0)
+
+    def _workspace(self, tp: FloatArray, cp: FloatArray, micro_batch: FloatArray, recompute: Choices) -> FloatArray:
         """One layer's activations come back while its backward runs."""
+        recompute = np.where(whole_layers(recompute) > 0, "full", recompute)
         most: FloatArray = np.asarray(0.0)
         for kind in architecture.kinds(self.model):
             kept = self._kept(kind)
@@ -313,6 +390,14 @@ class TrainingMemory:
                 most, kept(tp, cp, micro_batch, np.asarray("none")) - kept(tp, cp, micro_batch, recompute)
             )
         return most
+
+    def _gathered_context(
+        self, tp: FloatArray, cp: FloatArray, micro_batch: FloatArray, context_exchange: Choices
+    ) -> FloatArray:
+        """Keys and values of the whole sequence for the layer at work, beside the rank's own."""
+        heads = architecture.local_kv_heads(self.model.kv_heads, tp)
+        whole = 2 * 2 * heads * self.model.head_size * self.sequence_length * micro_batch
+        return np.asarray((context_exchange == "all-gather") * (1.0 - 1.0 / cp) * whole)
 
     def _head(self, tp: FloatArray, cp: FloatArray, micro_batch: FloatArray) -> FloatArray:
         """Input of the final norm, input of the head, logits in 16 and 32 bit; one micro-batch at a time.
@@ -333,17 +418,32 @@ def _sharded(level: int, *decisions: str) -> tuple[Factor, ...]:
     return tuple(factor(name) for name in decisions)
 
 
-def _unsharded(level: int, decision: str) -> Factor:
-    """Cut by this degree below this ZeRO stage: with its data group `ep` makes up tp * cp * dp."""
-    return Factor(("zero", decision), lambda **by: np.asarray(np.where(by["zero"] >= level, 1.0, 1.0 / by[decision])))
+def _unsharded(level: int, *decisions: str) -> tuple[Factor, ...]:
+    """Cut by each of these degrees below this ZeRO stage: with the data group of experts they make up tp * cp * dp."""
+
+    def factor(name: str) -> Factor:
+        return Factor(("zero", name), lambda **by: np.asarray(np.where(by["zero"] >= level, 1.0, 1.0 / by[name])))
+
+    return tuple(factor(name) for name in decisions)
 
 
 def _from_level(level: int) -> Factor:
     return Factor(("zero",), lambda zero: np.asarray(zero >= level, dtype=np.float64))
 
 
-def training_memory(workload: Workload, assumptions: Assumptions, vocabulary_multiple: int) -> TrainingMemory:
-    """Memory of a workload's step. Without fusion scores are kept, and the dropout of that time with them."""
+def training_memory(
+    workload: Workload,
+    assumptions: Assumptions,
+    vocabulary_multiple: int,
+    *,
+    blocks: bool = False,
+    within_domain: bool = False,
+    gathers_context: bool = False,
+) -> TrainingMemory:
+    """Memory of a workload's step, see `TrainingMemory` for the switches.
+
+    Without fusion scores are kept, and the dropout of that time with them.
+    """
     unfused = workload.attention == "unfused"
     return TrainingMemory(
         model=workload.model,
@@ -356,6 +456,9 @@ def training_memory(workload: Workload, assumptions: Assumptions, vocabulary_mul
         dropout=unfused,
         sequence_parallel=workload.sequence_parallel,
         tuning=workload.tuning,
+        blocks=blocks,
+        within_domain=within_domain,
+        gathers_context=gathers_context,
     )
 
 

@@ -22,13 +22,15 @@ from codesign.design import DIMENSIONS, Layout
 from codesign.errors import Fault, SpecError
 from codesign.expr import Decision, Relation, Space
 from codesign.spec.instance import Instance
-from codesign.spec.workload import Workload
+from codesign.spec.workload import RECOMPUTE, Workload
 
-PLAN_DECISIONS = ("tp", "cp", "ep", "pp", "dp", "micro_batch", "virtual_stages", "recompute", "zero")
+PLAN_DECISIONS = (
+    "tp", "cp", "ep", "expert_tp", "pp", "dp", "micro_batch", "virtual_stages", "schedule", "recompute", "zero",
+    "shard_within", "context_exchange",
+)  # fmt: skip
 MOST_EXPERT_PARALLEL = 128
 """Expert parallelism is proposed up to this; a larger one can be stated."""
 
-RECOMPUTE = ("none", "selective", "full")
 ZERO = (0, 1, 2, 3)
 
 LEAST_TOKENS_A_RANK = 2048
@@ -56,7 +58,9 @@ def default_values(workload: Workload, case: Case, domain: int) -> dict[str, tup
     tp: legal divisors of the heads up to twice the largest domain; cp: powers of two that leave `LEAST_TOKENS_A_RANK`
     tokens a rank; ep: divisors of the experts up to `MOST_EXPERT_PARALLEL`; pp: every depth that the layers can be
     split into; dp: every divisor of the batch; micro-batch: powers of two that divide the batch; virtual stages: every
-    legal count; recompute and ZeRO: all.
+    legal count; recompute: nothing, attention core, feed-forward, whole layers; ZeRO: all; schedules, and the ranks
+    that states are sharded over: what the framework's profile proposes; no expert tensor parallelism; a ring for
+    contexts.
     """
     model, batch = workload.model, workload.global_batch
     pp = [p for p in range(1, model.layers + 1) if _alone(case, "layer split", pp=p, virtual_stages=1)]
@@ -85,6 +89,10 @@ def default_values(workload: Workload, case: Case, domain: int) -> dict[str, tup
         "virtual_stages": (1, *sorted(chunks)) if case.profile.interleaving else (1,),
         "recompute": RECOMPUTE,
         "zero": ZERO,
+        "schedule": case.profile.schedules,
+        "shard_within": case.profile.shards_within if not model.experts else ("group",),
+        "expert_tp": (1,),
+        "context_exchange": ("ring",),
     }
 
 
@@ -115,8 +123,8 @@ def plan_values(instance: Instance, workload: Workload, case: Case, domain: int)
         if stated is None:
             continue
         values[name] = tuple(dict.fromkeys(stated))
-        if name in ("recompute", "virtual_stages"):
-            continue
+        if name in ("recompute", "virtual_stages", *legality.TEXTS):
+            continue  # no value of these is wrong whatever the others are; `virtual_stages` is 1 in the neutral plan
         for value in stated:
             # What expert groups are carved from is not known of one value alone.
             broken = [one for one in legality.check(case, {**neutral, name: value}) if one.rule != "expert groups"]
@@ -142,9 +150,10 @@ class DesignSpace:
 
     Attributes
     ----------
-    degrees : over server, servers, used, tp, cp, ep, pp, dp: `servers x used` GPUs hold the ranks.
-    schedules : over pp, dp, micro_batch, virtual_stages.
-    options : over zero, pp, recompute.
+    degrees : over server, servers, used, tp, cp, context_exchange, ep, expert_tp, pp, dp: `servers x used` GPUs hold
+        the ranks.
+    schedules : over pp, dp, micro_batch, virtual_stages, schedule.
+    options : over zero, pp, recompute, shard_within.
     hardware, storage : see `Market`.
     """
 
@@ -208,11 +217,14 @@ def design_space(instance: Instance, market: Market) -> DesignSpace:
     values = plan_values(instance, workload, case, domain)
     plan_space = Space([Decision(name, values[name]) for name in PLAN_DECISIONS])
 
-    degrees = _legal(Relation.product("degrees", plan_space, ("tp", "cp", "ep", "pp", "dp")), plan_space, case)
-    schedules = _legal(
-        Relation.product("schedules", plan_space, ("pp", "dp", "micro_batch", "virtual_stages")), plan_space, case
+    degrees, schedules, options = (
+        _legal(Relation.product(name, plan_space, scope), plan_space, case)
+        for name, scope in (
+            ("degrees", ("tp", "cp", "context_exchange", "ep", "expert_tp", "pp", "dp")),
+            ("schedules", ("pp", "dp", "micro_batch", "virtual_stages", "schedule")),
+            ("options", ("zero", "pp", "recompute", "shard_within")),
+        )
     )
-    options = _legal(Relation.product("options", plan_space, ("zero", "pp", "recompute")), plan_space, case)
     if not (len(degrees) and len(schedules) and len(options)):
         raise SpecError((_no_plan(instance, workload, case, values),))
 
@@ -250,11 +262,7 @@ def design_space(instance: Instance, market: Market) -> DesignSpace:
 
 def _legal(relation: Relation, space: Space, case: Case) -> Relation:
     """Tuples that keep every rule whose decisions the relation has."""
-    plan = {
-        name: np.asarray(space[name].values, dtype=np.int64)[column]
-        for name, column in relation.columns.items()
-        if name != "recompute"
-    }
+    plan = {name: np.asarray(space[name].values)[column] for name, column in relation.columns.items()}
     keep = np.ones(len(relation), dtype=bool)
     for rule in legality.RULES:
         if set(rule.decisions) <= set(plan):
@@ -286,7 +294,7 @@ def _fit_into_servers(world: np.ndarray[Any, np.dtype[np.int64]], market: Market
 def _no_plan(instance: Instance, workload: Workload, case: Case, values: Mapping[str, Sequence[Any]]) -> Fault:
     """The rule that the stated values break together, shown on the combination that breaks fewest."""
     stated = [n for n in PLAN_DECISIONS if getattr(workload.plan, n) is not None]
-    names = [n for n in PLAN_DECISIONS if n != "recompute"]
+    names = list(PLAN_DECISIONS)
     most = 4096
     lists = [tuple(values[n]) if n in stated else tuple(values[n])[:3] for n in names]
     while prod(len(one) for one in lists) > most:

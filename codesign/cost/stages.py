@@ -179,20 +179,30 @@ def each_combination(function: Callable[..., float], *arguments: npt.ArrayLike) 
 
 
 def chunks_in_flight(
-    pp: npt.ArrayLike, virtual_stages: npt.ArrayLike, micro_batches: npt.ArrayLike, *, stage: npt.ArrayLike
+    pp: npt.ArrayLike,
+    virtual_stages: npt.ArrayLike,
+    micro_batches: npt.ArrayLike,
+    *,
+    stage: npt.ArrayLike,
+    schedule: npt.ArrayLike = "1f1b",
 ) -> FloatArray:
     """Most chunks, each of one micro-batch, whose activations a stage holds at once.
 
     1F1B: min(p - i, m). Interleaved: the warm-up forwards and one more, 2 (p - i - 1) + (v - 1) p + 1, of m v
-    at most. Source: Narayanan et al. 2021, section 2.2; Megatron-LM, `get_pp_rank_microbatches` in the
-    pipeline schedules.
+    at most. ZB-H1: min(p, m), for stage i puts off the gradients of weights of i micro-batches, and keeps what they
+    need (Qi et al. 2023, table 2). Source: Narayanan et al. 2021, section 2.2; Megatron-LM,
+    `get_pp_rank_microbatches` in the pipeline schedules.
     """
     pp, v = np.asarray(pp, dtype=np.int64), np.asarray(virtual_stages, dtype=np.int64)
     m, index = np.asarray(micro_batches, dtype=np.int64), stage_index(stage, pp)
     plain = np.minimum(pp - index, m)
     interleaved = np.minimum(2 * (pp - index - 1) + (v - 1) * pp + 1, m * v)
-    held = np.where(v > 1, interleaved, plain)
+    held = np.where(v > 1, interleaved, np.where(np.asarray(schedule) == "zb-h1", np.minimum(pp, m), plain))
     return np.where((index < 0) | (index >= pp), 0, held).astype(np.float64)
+
+
+ROUNDS = 4
+"""Beyond so many rounds of an interleaved schedule nothing new happens; fewer distinct cases keep tables quick."""
 
 
 def layers_in_flight(
@@ -203,6 +213,7 @@ def layers_in_flight(
     *,
     stage: npt.ArrayLike,
     kind: Kind = "dense",
+    schedule: npt.ArrayLike = "1f1b",
 ) -> FloatArray:
     """Layers of a kind, each of one micro-batch, whose activations a stage holds at once.
 
@@ -212,18 +223,17 @@ def layers_in_flight(
     """
     pp, v = np.asarray(pp, dtype=np.int64), np.asarray(virtual_stages, dtype=np.int64)
     m, index = np.asarray(micro_batches, dtype=np.int64), stage_index(stage, pp)
-    held = chunks_in_flight(pp, v, m, stage=index)
+    held = chunks_in_flight(pp, v, m, stage=index, schedule=schedule)
     equal = held * stage_layers_of_kind(model, kind, pp, v, stage=index) / v
     unequal = (v > 1) & ((model.layers % (pp * v) != 0) | (len(kinds(model)) > 1))
     if not np.any(unequal):
         return np.asarray(equal)
-    # Beyond four rounds of the schedule nothing new happens; fewer distinct cases keep tables quick.
-    rounds = np.minimum(m, 4 * pp)
+    rounds = np.minimum(m, ROUNDS * pp)
 
     def peak(p: int, chunks: int, micro: int, i: int) -> float:
         if not split_is_legal(model.layers, p, chunks):
             return float("nan")
-        return _peak_layers(layers_of_kind(model, kind, p, chunks)[i], p, micro, i) if 0 <= i < p else 0.0
+        return peak_layers(layers_of_kind(model, kind, p, chunks)[i], p, micro, i) if 0 <= i < p else 0.0
 
     return np.asarray(np.where(unequal, each_combination(peak, pp, v, rounds, index), equal))
 
@@ -238,7 +248,7 @@ def layers_of_kind(model: Model, kind: Kind, pp: int, virtual_stages: int) -> tu
 
 
 @lru_cache(maxsize=4096)
-def _peak_layers(sizes: tuple[int, ...], pp: int, micro_batches: int, stage: int) -> float:
+def peak_layers(sizes: tuple[int, ...], pp: int, micro_batches: int, stage: int) -> float:
     """Peak of the interleaved schedule on one stage.
 
     Forwards run through the chunks in groups of `pp` micro-batches, backwards through the chunks in reverse.

@@ -46,15 +46,30 @@ class Tables:
         slices = [self._filled(scope, lambda *arrays, o=option: value(o, *arrays)) for option in self.market.servers]
         return Table(name, ("server", *scope), np.stack(slices), unit, *stated)
 
-    def of_schedule(self, name: str, value: Filling, unit: str = "", stated: Formula = UNSTATED) -> Table:
-        """Table over the shape of the pipeline; `value(pp, virtual_stages, micro_batches)`, arrays of one shape."""
+    def has(self, decision: str, value: Any) -> bool:
+        """Whether the space proposes a value of a decision."""
+        return value in self.space[decision].values
+
+    def where(self, decision: str, value: Any) -> Table:
+        """1 where a decision has a value, else 0."""
+        return self.of_plan(f"{decision} is {value}", (decision,), lambda d: d == value, "", formulas.CHOSEN)
+
+    def of_schedule(
+        self, name: str, value: Filling, unit: str = "", stated: Formula = UNSTATED, *, schedule: str
+    ) -> Table:
+        """Table over the shape of the pipeline, 0 under other schedules than the one that is named.
+
+        `value(pp, virtual_stages, micro_batches)` gets arrays of one shape.
+        """
         batch = self.workload.global_batch
 
-        def filled(p: Any, v: Any, d: Any, b: Any) -> Any:
+        def filled(p: Any, v: Any, d: Any, b: Any, *kinds: Any) -> Any:
             m = np.maximum(1, legality.micro_batches(batch, d, b))
-            return value(*np.broadcast_arrays(p, v, m))
+            found = value(*np.broadcast_arrays(p, v, m))
+            return np.where(kinds[0] == schedule, found, 0.0) if kinds else found
 
-        return self.of_plan(name, ("pp", "virtual_stages", "dp", "micro_batch"), filled, unit, stated)
+        several = ("schedule",) if self.space.size("schedule") > 1 else ()
+        return self.of_plan(name, ("pp", "virtual_stages", "dp", "micro_batch", *several), filled, unit, stated)
 
     def of_layout(
         self,
@@ -88,12 +103,13 @@ class Tables:
         value: Callable[[Sequence[Any]], Sequence[Any]],
         stated: Formula = UNSTATED,
     ) -> tuple[Table, ...]:
-        """One table a tier, over the layouts of a stage's ranks and `ep`; `value(layout)` has an array a tier.
+        """One table a tier, over the layouts of a stage's ranks and the degrees of experts.
 
-        `which` is `inner` for the expert-parallel group, `outer` for the ranks that hold the same experts.
+        `value(layout)` has an array a tier. `which` is `cut` for the ranks that share each expert, `inner` for the
+        expert-parallel group, `outer` for the ranks that hold the same parts of the same experts.
         """
         factors = self._expert_factors[which]
-        scope = ("tp_layout", "cp_layout", "dp_layout", "ep")
+        scope = ("tp_layout", "cp_layout", "dp_layout", "ep", "expert_tp")
         found = [np.where(self._expert_factors["whole"], np.asarray(v, dtype=np.float64), 0.0) for v in value(factors)]
         return tuple(
             Table(f"{name}, {tier}", scope, np.ascontiguousarray(v), "", *stated)
@@ -102,28 +118,34 @@ class Tables:
 
     @cached_property
     def _expert_factors(self) -> dict[str, Any]:
-        """Factors by tier of expert groups (`inner`) and of the ranks with the same experts (`outer`).
+        """Factors by tier of the ranks that share an expert (`cut`), of expert groups (`inner`), of equals (`outer`).
 
-        A group is `ep` consecutive ranks of a stage. It takes up the digits of tp, cp and dp in rank order, each within
-        its dimension from the domain outwards (`codesign.design.placement`). Where it ends inside a digit that it does
-        not divide, groups differ, and `whole` is false: nothing is counted, which is below any of them.
+        Ranks that share an expert are `expert_tp` consecutive ranks of a stage, a group is `ep` such blocks. They take
+        up the digits of tp, cp and dp in rank order, each within its dimension from the domain outwards
+        (`codesign.design.placement`). Where one ends inside a digit that it does not divide, groups differ, and `whole`
+        is false: nothing is counted, which is below any of them.
         """
         layouts = [self.space[f"{d}_layout"].values for d in ("tp", "cp", "dp")]
-        shape = (*(len(one) for one in layouts), self.space.size("ep"))
-        left = np.broadcast_to(np.asarray(self.space["ep"].values, dtype=np.int64), shape).copy()
-        inner, outer = (np.ones((len(TIERS), *shape), dtype=np.int64) for _ in range(2))
+        ep = np.asarray(self.space["ep"].values, dtype=np.int64)[:, None]
+        expert_tp = np.asarray(self.space["expert_tp"].values, dtype=np.int64)[None, :]
+        shape = (*(len(one) for one in layouts), ep.shape[0], expert_tp.shape[1])
+        left = [np.broadcast_to(degree, shape).copy() for degree in (expert_tp, ep)]
+        factors = [np.ones((len(TIERS), *shape), dtype=np.int64) for _ in range(3)]
         whole = np.ones(shape, dtype=bool)
         for axis, one in enumerate(layouts):
             for tier in range(len(TIERS)):
-                across = [1, 1, 1, 1]
+                across = [1, 1, 1, 1, 1]
                 across[axis] = len(one)
-                factor = np.asarray([layout[tier] for layout in one], dtype=np.int64).reshape(across)
-                taken = np.minimum(left, factor)
-                whole &= (left % taken == 0) & (factor % taken == 0)
-                inner[tier] *= taken
-                outer[tier] *= np.broadcast_to(factor // taken, shape)
-                left //= taken
-        return {"inner": tuple(inner), "outer": tuple(outer), "whole": whole & (left == 1)}
+                rest = np.asarray([layout[tier] for layout in one], dtype=np.int64).reshape(across)
+                for which in range(2):
+                    taken = np.minimum(left[which], rest)
+                    whole &= (left[which] % taken == 0) & (rest % taken == 0)
+                    factors[which][tier] *= taken
+                    left[which] //= taken
+                    rest = rest // taken
+                factors[2][tier] *= np.broadcast_to(rest, shape)
+        cut, inner, outer = (tuple(one) for one in factors)
+        return {"cut": cut, "inner": inner, "outer": outer, "whole": whole & (left[0] == 1) & (left[1] == 1)}
 
     @cached_property
     def seconds_per_byte(self) -> tuple[Table, ...]:
@@ -157,7 +179,10 @@ class Tables:
         for axis, decision in enumerate(scope):
             shape = [1] * len(scope)
             shape[axis] = self.space.size(decision)
-            arrays.append(np.asarray(self.space[decision].values).reshape(shape))
+            values = self.space[decision].values
+            if decision.endswith("_layout"):
+                values = tuple(layout.domain for layout in values)  # a layout stands for its ranks in the domain
+            arrays.append(np.asarray(values).reshape(shape))
         filled = np.broadcast_to(np.asarray(value(*arrays), dtype=np.float64), self.space.sizes(scope))
         # Illegal combinations have no value (NaN). Relations exclude them; zero keeps every lower bound valid.
         return np.nan_to_num(np.array(filled), nan=0.0)

@@ -2,6 +2,7 @@
 
 from codesign.design.design import (
     DIMENSIONS,
+    TEXT_DECISIONS,
     TIERS,
     Design,
     Layout,
@@ -14,6 +15,7 @@ from codesign.design.design import (
 
 __all__ = [
     "DIMENSIONS",
+    "TEXT_DECISIONS",
     "TIERS",
     "Design",
     "Layout",

@@ -17,6 +17,10 @@ TIERS = ("domain", "leaf", "pod")
 """Tiers of the network: NVLink domain, leaf (rail) group, and all that lies beyond the leaf."""
 
 
+TEXT_DECISIONS = ("recompute", "schedule", "shard_within", "context_exchange")
+"""Decisions of a plan whose values are words; those of all others are whole numbers."""
+
+
 class Layout(NamedTuple):
     """How one parallel dimension is spread: ranks inside the domain x domains of a leaf group x leaf groups."""
 
@@ -42,6 +46,10 @@ class Plan:
     micro_batch: int
     recompute: str
     zero: int
+    schedule: str = "1f1b"
+    shard_within: str = "group"
+    expert_tp: int = 1
+    context_exchange: str = "ring"
 
     @property
     def world(self) -> int:

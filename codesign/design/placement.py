@@ -54,16 +54,21 @@ class RankMap:
         leaves = _most_different(key, self.leaf_group)
         return ranks // servers, servers // leaves, leaves
 
-    def expert_spans(self, ep: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """Factors, as of `spans`, of the widest expert-parallel group and of the widest group with the same experts.
+    def expert_spans(self, ep: int, expert_tp: int = 1) -> tuple[tuple[int, int, int], ...]:
+        """Factors, as of `spans`, of the widest groups of three kinds.
 
-        Expert groups are blocks of `ep` consecutive ranks of a stage, in rank order (Megatron-LM without expert tensor
-        parallelism); ranks at the same place of each block hold the same experts.
+        Ranks that share each of their experts: `expert_tp` consecutive ranks of a stage, in rank order. Expert-parallel
+        groups: the ranks at the same place of `ep` such blocks that follow each other. Ranks that hold the same: those
+        at the same place of each block of `ep x expert_tp` (Megatron-LM, "parallel folding").
         """
         stage = self.coordinates["pp"]
         block = np.arange(len(stage)) % (len(stage) // (int(stage.max(initial=0)) + 1))
-        blocks = int(block.max(initial=0)) // ep + 1
-        return self._widest(stage * blocks + block // ep), self._widest(stage * ep + block % ep)
+        ranks, both = int(block.max(initial=0)) + 1, ep * expert_tp
+        return (
+            self._widest(stage * ranks + block // expert_tp),
+            self._widest(stage * ranks + block // both * expert_tp + block % expert_tp),
+            self._widest(stage * ranks + block % both),
+        )
 
     def boundary_tiers(self, pp: int) -> Indices:
         """Highest tier that a transfer from stage i to the next crosses (0 domain, 1 leaf, 2 pod); shape (pp,).

@@ -18,7 +18,7 @@ import numpy as np
 from codesign.cost import legality, reliability
 from codesign.cost.legality import Case
 from codesign.cost.market import Market, NetworkOption, ServerOption
-from codesign.cost.space import PLAN_DECISIONS, RECOMPUTE, ZERO, layouts, placements
+from codesign.cost.space import PLAN_DECISIONS, ZERO, layouts, placements
 from codesign.design import (
     DIMENSIONS,
     TIERS,
@@ -36,6 +36,7 @@ from codesign.exact.partial import Partial, read_partial
 from codesign.expr import Decision, Space
 from codesign.spec.instance import Instance
 from codesign.spec.limits import Limits
+from codesign.spec.workload import RECOMPUTE
 
 NETWORK_FIELDS = ("kind", "tiers", "switch", "oversubscription", "nic")
 STORAGE_FIELDS = ("product", "units")
@@ -83,6 +84,7 @@ class _Completion(Filling):
     def completed(self) -> Completed:
         self._workload()
         option = self._server()
+        self._usual_values()
         while self._plan_values() or self._degrees(option):
             pass
         self._missing_plan(option)
@@ -151,17 +153,24 @@ class _Completion(Filling):
             "virtual_stages": range(1, self.workload.model.layers + 1),
             "recompute": RECOMPUTE,
             "zero": ZERO,
+            "expert_tp": legality.divisors(max(self.workload.model.expert_ffn_hidden, 1)),
+            **legality.TEXTS,
         }
         choices = list(dict.fromkeys(stated if stated is not None else natural[name]))
-        if name == "recompute":
-            return choices, stated is not None
         known = {n: self.get(f"plan.{n}") for n in PLAN_DECISIONS if self.get(f"plan.{n}") is not None}
         keep = np.ones(len(choices), dtype=bool)
-        plan = {**known, name: np.asarray(choices, dtype=np.int64)}
+        plan = {**known, name: np.asarray(choices)}
         for rule in legality.RULES:
             if name in rule.decisions and set(rule.decisions) <= set(plan):
                 keep &= np.broadcast_to(legality.holds(rule, self.case, plan), keep.shape)
         return [one for one, kept in zip(choices, keep, strict=True) if kept], stated is not None
+
+    def _usual_values(self) -> None:
+        """Fill the decisions that most frameworks leave alone, where neither design nor instance says otherwise."""
+        for name, usual in legality.USUAL.items():
+            stated = getattr(self.workload.plan, name)
+            if self.get(f"plan.{name}") is None and (stated is None or usual in stated):
+                self.fill(f"plan.{name}", usual, "as usual, where a design does not say")
 
     def _plan_values(self) -> bool:
         """Fill one decision of the plan that has one value left."""

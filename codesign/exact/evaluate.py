@@ -7,19 +7,21 @@ formulas of a layer, a collective and a checkpoint are those of `codesign.cost`,
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Iterable
 
 import numpy as np
 
-from codesign.cost import architecture, legality, reliability
+from codesign.cost import architecture, legality, recompute, reliability
 from codesign.cost.market import Market, NetworkOption, ServerOption, StorageOption
 from codesign.cost.memory import VERDICTS, training_memory, verdict
-from codesign.design import DIMENSIONS, Design, Plan
+from codesign.design import DIMENSIONS, TEXT_DECISIONS, Design, Plan
 from codesign.design.evaluation import BillLine, Evaluation, LimitCheck, Memory, WorkloadEvaluation
 from codesign.design.placement import rank_map
 from codesign.exact.step import Spans, StepSeconds, spans, step
 from codesign.spec.instance import Instance
+from codesign.spec.workload import RECOMPUTE, RECOMPUTE_FORM
 
 KEPT_STEPS = 4096
 """Steps that a judge remembers; designs that differ in storage only share one."""
@@ -50,7 +52,14 @@ class Judge:
         self.case = legality.Case(
             self.workload.model, self.workload.sequence_length, self.workload.global_batch, profile
         )
-        self.memory = training_memory(self.workload, instance.assumptions, profile.vocabulary_multiple or 1)
+        self.memory = training_memory(
+            self.workload,
+            instance.assumptions,
+            profile.vocabulary_multiple or 1,
+            blocks=True,
+            within_domain=True,
+            gathers_context=True,
+        )
         self.evaluated = 0
         self._steps: OrderedDict[object, StepSeconds] = OrderedDict()
         self._spans: OrderedDict[object, Spans] = OrderedDict()
@@ -86,7 +95,7 @@ class Judge:
         train_s = None
         if self.workload.tokens is not None:
             train_s = self.workload.tokens / tokens * overhead * step_time_s
-        memory = self._memory(plan, option)
+        memory = self._memory(design, option)
         saves = storage.product is not None
         flops = float(architecture.model_flops_per_token(self.workload.model, self.workload.sequence_length))
         peak = plan.world * option.server.gpu.peak(self.workload.precision)
@@ -149,14 +158,20 @@ class Judge:
 
     def _plan_faults(self, design: Design) -> list[str]:
         plan = design.plan
-        values = {name: getattr(plan, name) for name in Plan.__dataclass_fields__ if name != "recompute"}
+        values = {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
         faults = [
             f"{name}: {value} is not a whole number of at least {least}"
             for name, value in values.items()
-            if not isinstance(value, int) or value < (least := 0 if name == "zero" else 1)
+            if name not in TEXT_DECISIONS
+            and (not isinstance(value, int) or value < (least := 0 if name == "zero" else 1))
         ]
-        if plan.recompute not in ("none", "selective", "full"):
-            faults.append(f"recompute: {plan.recompute!r} is none of none, selective, full")
+        if not isinstance(plan.recompute, str) or not re.fullmatch(RECOMPUTE_FORM, plan.recompute):
+            faults.append(f"recompute: {plan.recompute!r} is none of {', '.join(RECOMPUTE)}, full:N")
+        faults += [
+            f"{name}: {values[name]!r} is none of {', '.join(texts)}"
+            for name, texts in legality.TEXTS.items()
+            if values[name] not in texts
+        ]
         if plan.zero > 3:
             faults.append(f"zero: stage {plan.zero} does not exist")
         if design.workload != self.workload.name:
@@ -243,7 +258,7 @@ class Judge:
 
     def _groups(self, design: Design) -> Spans:
         plan = design.plan
-        key = (plan.tp, plan.cp, plan.ep, plan.pp, plan.dp, design.placement)
+        key = (plan.tp, plan.cp, plan.ep, plan.expert_tp, plan.pp, plan.dp, design.placement)
         known = self._spans.get(key)
         if known is None:
             known = self._spans[key] = spans(plan, rank_map(plan, design.placement))
@@ -251,8 +266,9 @@ class Judge:
                 self._spans.popitem(last=False)
         return known
 
-    def _memory(self, plan: Plan, option: ServerOption) -> Memory:
-        values = {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
+    def _memory(self, design: Design, option: ServerOption) -> Memory:
+        values = {name: getattr(design.plan, name) for name in Plan.__dataclass_fields__}
+        values |= {f"{d}_layout": design.placement.layout(d).domain for d in DIMENSIONS}
         by_stage = self.memory.by_stage(values)
         stages = np.sum(list(by_stage.values()), axis=0)
         worst = int(np.argmax(stages))
@@ -267,15 +283,21 @@ class Judge:
         )
 
     def _hardware_flops(self, plan: Plan, model_flops: float) -> float:
-        """FLOPs a token with what is recomputed: full runs the layers' forward again, selective the attention core."""
+        """FLOPs a token with what is recomputed: layers' forward again, of `full:N` their mean; or parts of layers."""
         model, sequence = self.workload.model, self.workload.sequence_length
         core = float(model.layers * architecture.attention_flops_per_token(model, sequence))
-        if plan.recompute == "selective":
-            return model_flops + core
-        if plan.recompute == "full":
-            head = architecture.head_flops_per_token(model)
-            return model_flops + model_flops / 3.0 - head
-        return model_flops
+        layers = model_flops / 3.0 - architecture.head_flops_per_token(model)
+        if plan.recompute == "mlp":
+            return model_flops + architecture.feed_forward_flops_per_token(model)
+        if plan.recompute.startswith("full:"):
+            count = int(recompute.whole_layers(plan.recompute))
+            kinds = architecture.kinds(model)
+            again = sum(
+                float(recompute.layers_of_kind(model, kind, plan.pp, plan.virtual_stages, count).sum())
+                for kind in kinds
+            )
+            return model_flops + layers * again / model.layers
+        return model_flops + {"none": 0.0, "selective": core, "full": layers}[plan.recompute]
 
     def _bill(
         self, design: Design, option: ServerOption, network: NetworkOption, storage: StorageOption

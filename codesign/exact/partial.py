@@ -19,6 +19,7 @@ from codesign.spec.faults import faults_of, shown
 from codesign.spec.source import MOST_BYTES, Source, read_yaml, spelt
 from codesign.spec.source import Path as Place
 from codesign.spec.stated import Listed, Seconds, Stated, whole
+from codesign.spec.workload import ContextExchange, Recompute, Schedule, ShardWithin
 
 Factor = Annotated[int, whole(1, 1 << 20)]
 Word = Annotated[str, Field(max_length=100)]
@@ -45,8 +46,12 @@ class _Plan(Stated):
     dp: Factor | None = None
     virtual_stages: Factor | None = None
     micro_batch: Factor | None = None
-    recompute: Literal["none", "selective", "full"] | None = None
+    recompute: Recompute | None = None
     zero: Annotated[int, whole(0, 3)] | None = None
+    schedule: Schedule | None = None
+    shard_within: ShardWithin | None = None
+    expert_tp: Factor | None = None
+    context_exchange: ContextExchange | None = None
 
 
 class _Network(Stated):

@@ -5,6 +5,10 @@ several. An operation starts when the rank is free and what it needs has arrived
 activations of the chunk before it, the backward the gradients of the chunk after it (the last chunk's backward its own
 forward). A transfer between stages delays its receiver and occupies neither side.
 
+Under ZB-H1 the backward is split: BACKWARD computes the gradients of inputs, which the stage before waits for, WEIGHTS
+those of weights, which nothing waits for; rank i computes them i micro-batches later (Qi et al. 2023, "Zero bubble
+pipeline parallelism", section 2; the last ranks fill with them what would be a bubble).
+
 Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM" (SC'21),
 sections 2.2.1 and 2.2.2; warm-up counts as in Megatron-LM's schedules.
 """
@@ -20,7 +24,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
 
-FORWARD, BACKWARD = 0, 1
+FORWARD, BACKWARD, WEIGHTS = 0, 1, 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +76,8 @@ class _Order:
     """Boundary that this result crosses (index of the rank on its earlier side), or p for none."""
 
 
-def operations(p: int, v: int, m: int, rank: int) -> list[tuple[int, int, int]]:
-    """Order of a rank's operations: (kind, chunk, micro-batch).
+def operations(p: int, v: int, m: int, rank: int, split: bool = False) -> list[tuple[int, int, int]]:
+    """Order of a rank's operations: (kind, chunk, micro-batch). With `split` the order of ZB-H1, for one chunk a rank.
 
     Warm-up forwards: min(p - 1 - rank, m) for one chunk; 2 (p - 1 - rank) + (v - 1) p, of m v at most, for several.
     Then one forward and one backward in turn, then the backwards that are left. Interleaved, forwards go through the
@@ -100,13 +104,24 @@ def operations(p: int, v: int, m: int, rank: int) -> list[tuple[int, int, int]]:
         found.append(forward(k))
         found.append(backward(k - warm_up))
     found += [backward(k) for k in range(total - warm_up, total)]
-    return found
+    return _with_weights(found, m, rank) if split else found
+
+
+def _with_weights(order: list[tuple[int, int, int]], m: int, rank: int) -> list[tuple[int, int, int]]:
+    """The gradients of weights of micro-batch j follow the backward of micro-batch j + rank, the last ones the end."""
+    found = []
+    for operation in order:
+        found.append(operation)
+        kind, chunk, micro_batch = operation
+        if kind == BACKWARD and micro_batch >= rank:
+            found.append((WEIGHTS, chunk, micro_batch - rank))
+    return found + [(WEIGHTS, 0, micro_batch) for micro_batch in range(max(0, m - rank), m)]
 
 
 @lru_cache(maxsize=64)
-def _order(p: int, v: int, m: int) -> _Order:
+def _order(p: int, v: int, m: int, split: bool = False) -> _Order:
     """All ranks' operations in an order in which each comes after what it needs."""
-    queues = [operations(p, v, m, rank) for rank in range(p)]
+    queues = [operations(p, v, m, rank, split) for rank in range(p)]
     last = p * v - 1
     done: dict[tuple[int, int, int], int] = {}
     following = [0] * p
@@ -119,8 +134,11 @@ def _order(p: int, v: int, m: int) -> _Order:
             queue = queues[rank]
             while following[rank] < len(queue):
                 kind, chunk, micro_batch = queue[following[rank]]
+                needed: tuple[int, int, int] | None
                 stage = chunk * p + rank
-                if kind == FORWARD:
+                if kind == WEIGHTS:
+                    needed, boundary = (BACKWARD, stage, micro_batch), p
+                elif kind == FORWARD:
                     needed = None if stage == 0 else (FORWARD, stage - 1, micro_batch)
                     boundary = (stage - 1) % p
                 elif stage == last:
@@ -144,10 +162,13 @@ def _order(p: int, v: int, m: int) -> _Order:
     return _Order(*(np.array(column, dtype=np.int32) for column in zip(*columns, strict=True)))
 
 
-def _ends(forward_s: Floats, backward_s: Floats, transfer_s: npt.ArrayLike, order: _Order) -> tuple[Floats, Floats]:
+def _ends(
+    forward_s: Floats, backward_s: Floats, transfer_s: npt.ArrayLike, order: _Order, weights_s: Floats | None
+) -> tuple[Floats, Floats]:
     """End and duration of every operation of an order."""
     p = forward_s.shape[0]
-    by_stage = np.stack([forward_s.T.reshape(-1), backward_s.T.reshape(-1)])
+    weights_s = np.zeros_like(forward_s) if weights_s is None else weights_s
+    by_stage = np.stack([forward_s.T.reshape(-1), backward_s.T.reshape(-1), weights_s.T.reshape(-1)])
     durations = by_stage[order.kind, order.stage]
     durations[0] = 0.0
     delay = np.append(np.broadcast_to(np.asarray(transfer_s, dtype=np.float64), (p,)), 0.0)[order.boundary]
@@ -162,7 +183,13 @@ def _ends(forward_s: Floats, backward_s: Floats, transfer_s: npt.ArrayLike, orde
     return np.array(ends), durations
 
 
-def play(forward_s: Floats, backward_s: Floats, transfer_s: npt.ArrayLike, micro_batches: int) -> Schedule:
+def play(
+    forward_s: Floats,
+    backward_s: Floats,
+    transfer_s: npt.ArrayLike,
+    micro_batches: int,
+    weights_s: Floats | None = None,
+) -> Schedule:
     """Play one step.
 
     Parameters
@@ -171,28 +198,36 @@ def play(forward_s: Floats, backward_s: Floats, transfer_s: npt.ArrayLike, micro
     transfer_s : seconds of a transfer across the boundary after rank i (the last entry: from the last rank back to the
         first), a number or shape (p,).
     micro_batches : m; p must divide it if v > 1.
+    weights_s : seconds of the gradients of weights where ZB-H1 computes them apart (then not in `backward_s`, and v is
+        1), shape (p, v).
 
     Raises
     ------
     ValueError
-        If p does not divide m under interleaving.
+        If p does not divide m under interleaving, or ZB-H1 is asked of several chunks a rank.
     """
     p, v = forward_s.shape
-    _check(p, v, micro_batches)
-    order = _order(p, v, micro_batches)
-    ends, _ = _ends(forward_s, backward_s, transfer_s, order)
+    _check(p, v, micro_batches, weights_s)
+    order = _order(p, v, micro_batches, weights_s is not None)
+    ends, _ = _ends(forward_s, backward_s, transfer_s, order, weights_s)
     last = np.zeros(p)
     np.maximum.at(last, order.stage[1:] % p, ends[1:])
-    busy = micro_batches * (forward_s + backward_s).sum(axis=1)
+    busy = micro_batches * (forward_s + backward_s + (0.0 if weights_s is None else weights_s)).sum(axis=1)
     return Schedule(float(ends.max()), last, busy)
 
 
-def timeline(forward_s: Floats, backward_s: Floats, transfer_s: npt.ArrayLike, micro_batches: int) -> Timeline:
+def timeline(
+    forward_s: Floats,
+    backward_s: Floats,
+    transfer_s: npt.ArrayLike,
+    micro_batches: int,
+    weights_s: Floats | None = None,
+) -> Timeline:
     """Every operation of the step that `play` plays."""
     p, v = forward_s.shape
-    _check(p, v, micro_batches)
-    order = _order(p, v, micro_batches)
-    ends, durations = _ends(forward_s, backward_s, transfer_s, order)
+    _check(p, v, micro_batches, weights_s)
+    order = _order(p, v, micro_batches, weights_s is not None)
+    ends, durations = _ends(forward_s, backward_s, transfer_s, order, weights_s)
     return Timeline(
         rank=(order.stage % p)[1:],
         chunk=(order.stage // p)[1:],
@@ -203,6 +238,8 @@ def timeline(forward_s: Floats, backward_s: Floats, transfer_s: npt.ArrayLike, m
     )
 
 
-def _check(p: int, v: int, micro_batches: int) -> None:
+def _check(p: int, v: int, micro_batches: int, weights_s: Floats | None) -> None:
+    if weights_s is not None and v > 1:
+        raise ValueError(f"ZB-H1 has one chunk a rank, not {v}")
     if v > 1 and micro_batches % p:
         raise ValueError(f"interleaving runs micro-batches in groups of p = {p}, which does not divide {micro_batches}")

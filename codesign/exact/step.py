@@ -9,17 +9,24 @@ runs its optimizer. The step ends with the last stage.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from codesign.cost import architecture, collectives, compute, stages
+from codesign.cost import architecture, collectives, compute, recompute, stages
 from codesign.cost.architecture import Kind
 from codesign.cost.collectives import TierRates
 from codesign.cost.communication import activation_message_bytes, ring_message_bytes
 from codesign.cost.memory import TrainingMemory
-from codesign.cost.step import EXCHANGES_A_PASS, GATHERS_A_PASS, RING_BACKWARD_TO_FORWARD
+from codesign.cost.step import (
+    EXCHANGES_A_PASS,
+    EXCHANGES_AGAIN,
+    GATHERS_A_PASS,
+    GATHERS_AGAIN,
+    HOST_AGAIN,
+    RING_BACKWARD_TO_FORWARD,
+)
 from codesign.design import Plan
 from codesign.design.placement import RankMap
 from codesign.exact import schedule
@@ -37,6 +44,7 @@ class Spans:
     tensor: tuple[int, int, int]
     context: tuple[int, int, int]
     data: tuple[int, int, int]
+    expert_tensor: tuple[int, int, int]
     expert: tuple[int, int, int]
     expert_data: tuple[int, int, int]
     boundary_tiers: tuple[int, ...]
@@ -44,11 +52,12 @@ class Spans:
 
 def spans(plan: Plan, ranks: RankMap) -> Spans:
     """Read the groups of a plan off the rank map."""
-    expert, expert_data = ranks.expert_spans(plan.ep)
+    expert_tensor, expert, expert_data = ranks.expert_spans(plan.ep, plan.expert_tp)
     return Spans(
         tensor=ranks.spans(("tp",)),
         context=ranks.spans(("cp",)),
         data=ranks.spans(("dp", "cp")),
+        expert_tensor=expert_tensor,
         expert=expert,
         expert_data=expert_data,
         boundary_tiers=tuple(int(tier) for tier in ranks.boundary_tiers(plan.pp)),
@@ -91,7 +100,10 @@ def layers(
     assumptions: Assumptions,
     kind: Kind = "dense",
 ) -> tuple[Layer, Layer]:
-    """Forward and backward of one layer of a kind for one micro-batch on one rank."""
+    """Forward and backward of one layer of a kind for one micro-batch on one rank.
+
+    With `full:N` of a layer that is not one of the N; of one that is, under `full`.
+    """
     model = workload.model
     gpu = compute.with_software(gpu, assumptions)
     forward = compute.layer_forward(
@@ -104,12 +116,14 @@ def layers(
         workload.precision,
         kind=kind,
         ep=plan.ep,
+        expert_tp=plan.expert_tp,
         imbalance=assumptions.expert_imbalance,
         attention=workload.attention,
         sequence_parallel=workload.sequence_parallel,
     )
     backward = compute.layer_backward(forward, workload.attention, workload.tuning)
-    again = compute.layer_recompute(forward, plan.recompute)
+    again_kind = str(recompute.of_other_layers(plan.recompute))
+    again = compute.layer_recompute(forward, again_kind)
     exposed = 1.0 - assumptions.overlap_tensor_parallel
     launch_s = assumptions.collective_launch_s
     gather_s = exposed * (
@@ -117,30 +131,39 @@ def layers(
         + launch_s * (plan.tp > 1)
     )
     share = plan.micro_batch / (plan.cp * plan.tp)
-    ring_s = collectives.ring_s(ring_message_bytes(workload) * share, groups.context, rates)
+    ring_s = context_gather_s = 0.0
+    if plan.context_exchange == "ring":
+        ring_s = collectives.ring_s(ring_message_bytes(workload) * share, groups.context, rates)
+    else:
+        whole_bytes = ring_message_bytes(workload) * plan.micro_batch / plan.tp
+        context_gather_s = collectives.gather_s(whole_bytes, groups.context, rates)
     exchange_s = 0.0
     if kind == "mixture":
         message = assumptions.expert_imbalance * activation_message_bytes(workload) * share
         exchange_s = collectives.exchange_s(message, groups.expert, model.top_k, rates) + launch_s * (plan.ep > 1)
+        copies = model.top_k * plan.expert_tp
+        exchange_s += collectives.gather_s(message * copies, groups.expert_tensor, rates)
+        exchange_s += launch_s * (plan.expert_tp > 1)
     weights_s, gradients_s = _sharding(workload, plan, groups, rates, assumptions, kind)
-    full, core_again = float(plan.recompute == "full"), float(plan.recompute != "none")
+    core_again = float(again_kind in ("full", "selective"))
 
     def one(
         seconds: compute.LayerSeconds,
         again_s: float,
         core_again_s: float,
         passes: float,
+        exchanges: float,
         rings: float,
         host_s: float,
         beside_s: float,
     ) -> Layer:
         dense_s = float(seconds.total_s - seconds.attention_s)
         core_s = float(seconds.attention_s)
-        context_s = max(0.0, rings * ring_s - core_s - core_again_s)
+        context_s = max(0.0, rings * ring_s - core_s - core_again_s) + rings * context_gather_s
         tensor_s = passes * GATHERS_A_PASS * gather_s
         inner_s = dense_s + core_s + again_s + core_again_s + context_s + tensor_s
         # No more of an exchange can hide than there is work to hide it.
-        whole_s = passes * EXCHANGES_A_PASS * exchange_s
+        whole_s = exchanges * EXCHANGES_A_PASS * exchange_s
         expert_s = max((1.0 - assumptions.overlap_expert_parallel) * whole_s, whole_s - inner_s)
         own_s = inner_s + expert_s
         idle_s = max(0.0, host_s - own_s)
@@ -149,14 +172,15 @@ def layers(
 
     host_s = float(compute.host_forward_s(assumptions, kind, plan.tp))
     return (
-        one(forward, 0.0, 0.0, 1.0, 1.0, host_s, weights_s),
+        one(forward, 0.0, 0.0, 1.0, 1.0, 1.0, host_s, weights_s),
         one(
             backward,
             float(again.total_s - again.attention_s),
             float(again.attention_s),
-            1.0 + full,
+            1.0 + GATHERS_AGAIN.get(again_kind, 0.0),
+            1.0 + EXCHANGES_AGAIN.get(again_kind, 0.0),
             RING_BACKWARD_TO_FORWARD + core_again,
-            host_s * (compute.BACKWARD_TO_FORWARD + full),
+            host_s * (compute.BACKWARD_TO_FORWARD + HOST_AGAIN.get(again_kind, 0.0)),
             weights_s + gradients_s,
         ),
     )
@@ -168,17 +192,26 @@ def _sharding(
     """Seconds to gather the weights and to reduce the gradients of one layer, where ZeRO does so for each of them."""
     model = workload.model
     shared = float(architecture.local_layer_parameters(model, plan.tp, kind))
-    own = model.experts / plan.ep * architecture.expert_parameters(model) if kind == "mixture" else 0.0
+    held_by = plan.ep * plan.expert_tp
+    own = model.experts / held_by * architecture.expert_parameters(model) if kind == "mixture" else 0.0
 
-    def over(element_bytes: float) -> float:
+    def over(element_bytes: float, *, gradients: bool) -> float:
         element_bytes /= assumptions.sharding_efficiency
-        return collectives.gather_s(element_bytes * shared, groups.data, rates) + (
-            collectives.gather_s(element_bytes * own, groups.expert_data, rates) if own else 0.0
-        )
+        return _sharded_s(plan, element_bytes * shared, element_bytes * own, groups, rates, gradients=gradients)
 
-    weights_s = over(assumptions.weight_bytes) if plan.zero == 3 else 0.0
-    gradients_s = over(assumptions.reduced_gradient_bytes) if plan.zero >= 2 and workload.tuning == "full" else 0.0
-    return weights_s, gradients_s
+    weights_s = over(assumptions.weight_bytes, gradients=False) if plan.zero == 3 else 0.0
+    trains = plan.zero >= 2 and workload.tuning == "full"
+    return weights_s, over(assumptions.reduced_gradient_bytes, gradients=True) if trains else 0.0
+
+
+def _sharded_s(
+    plan: Plan, shared_bytes: float, own_bytes: float, groups: Spans, rates: TierRates, *, gradients: bool
+) -> float:
+    """Gather of weights or reduction of gradients over the ranks that a state is sharded over; experts have theirs."""
+    if plan.shard_within == "domain":
+        return collectives.within_domain_s(shared_bytes, groups.data, rates, gradients=gradients)
+    own_s = collectives.gather_s(own_bytes, groups.expert_data, rates) if own_bytes else 0.0
+    return collectives.gather_s(shared_bytes, groups.data, rates) + own_s
 
 
 def step(
@@ -194,6 +227,12 @@ def step(
     model, sequence = workload.model, workload.sequence_length
     split = {kind: _layers_of(memory, kind, plan) for kind in architecture.kinds(model)}
     passes = {kind: layers(workload, plan, groups, gpu, rates, assumptions, kind) for kind in split}
+    again = {kind: _again_of(memory, kind, plan) for kind in split}
+    as_full = replace(plan, recompute="full")
+    wholes = {
+        kind: layers(workload, as_full, groups, gpu, rates, assumptions, kind)[1] if np.any(again[kind]) else backward
+        for kind, (_, backward) in passes.items()
+    }
     micro_batches = workload.global_batch // (plan.dp * plan.micro_batch)
 
     gpu = compute.with_software(gpu, assumptions)
@@ -203,7 +242,11 @@ def step(
     head_s = float(compute.head_forward(*arguments).total_s), float(compute.head_backward(*arguments).total_s)
 
     forward_s: Floats = np.asarray(sum(split[kind] * passes[kind][0].total_s for kind in split))
-    backward_s: Floats = np.asarray(sum(split[kind] * passes[kind][1].total_s for kind in split))
+    backward_s: Floats = np.asarray(
+        sum(
+            (split[kind] - again[kind]) * passes[kind][1].total_s + again[kind] * wholes[kind].total_s for kind in split
+        )
+    )
     layers_forward_s, layers_backward_s = forward_s.sum(axis=1), backward_s.sum(axis=1)
     forward_s[0, 0] += embed_s[0]
     backward_s[0, 0] += embed_s[1]
@@ -211,34 +254,39 @@ def step(
     backward_s[-1, -1] += head_s[1]
     message = activation_message_bytes(workload) * plan.micro_batch / (plan.cp * plan.tp)
     transfer_s = np.array([collectives.hop_s(message, tier, rates) for tier in groups.boundary_tiers])
-    played = schedule.play(forward_s, backward_s, transfer_s, micro_batches)
+    put_off_s = _put_off(workload, plan, split, gpu, assumptions)
+    in_line_s = backward_s if put_off_s is None else backward_s - put_off_s
+    played = schedule.play(forward_s, in_line_s, transfer_s, micro_batches, put_off_s)
 
     every = np.arange(plan.pp)
     shared = np.broadcast_to(memory.local_parameters(plan.tp, plan.pp, plan.virtual_stages, stage=every), every.shape)
     own = np.broadcast_to(
-        memory.local_expert_parameters(plan.ep, plan.pp, plan.virtual_stages, stage=every), every.shape
+        memory.local_expert_parameters(plan.ep * plan.expert_tp, plan.pp, plan.virtual_stages, stage=every), every.shape
     )
     trains = float(workload.tuning == "full")
 
-    def over_groups(element_bytes: float) -> Floats:
+    def over_groups(element_bytes: float, *, gradients: bool) -> Floats:
         return np.array(
             [
-                collectives.gather_s(element_bytes * p, groups.data, rates)
-                + (collectives.gather_s(element_bytes * e, groups.expert_data, rates) if e else 0.0)
+                _sharded_s(plan, element_bytes * p, element_bytes * e, groups, rates, gradients=gradients)
                 for p, e in zip(shared, own, strict=True)
             ]
         )
 
     window = assumptions.overlap_data_parallel
     none = np.zeros(plan.pp)
-    gather_s = trains * over_groups(assumptions.weight_bytes) if plan.zero in (1, 2) else none
+    gather_s = trains * over_groups(assumptions.weight_bytes, gradients=False) if plan.zero in (1, 2) else none
     reductions = trains * {0: 2.0, 1: 1.0}.get(plan.zero, 0.0)
-    reduce_s = reductions * over_groups(assumptions.reduced_gradient_bytes) if reductions else none
+    reduce_s = none
+    if reductions:
+        reduce_s = reductions * over_groups(assumptions.reduced_gradient_bytes, gradients=True)
     exposed_gather_s = float(np.max(np.maximum(0.0, gather_s - window * layers_forward_s)))
     exposed_reduce_s = np.maximum(0.0, reduce_s - window * layers_backward_s)
+    shards = groups.data[0] if plan.shard_within == "domain" else plan.dp * plan.cp
+    own_shards = plan.tp * plan.cp * plan.dp / (plan.ep * plan.expert_tp)
     optimizer_s = trains * np.asarray(
-        compute.optimizer_step_s(shared, plan.dp * plan.cp, plan.zero, gpu, assumptions)
-        + compute.optimizer_step_s(own, plan.tp * plan.cp * plan.dp / plan.ep, plan.zero, gpu, assumptions)
+        compute.optimizer_step_s(shared, shards, plan.zero, gpu, assumptions)
+        + compute.optimizer_step_s(own, own_shards, plan.zero, gpu, assumptions)
     )
     ends = played.last_backward_end_s + exposed_reduce_s + optimizer_s
     total_s = assumptions.step_overhead_s + exposed_gather_s + float(ends.max())
@@ -248,7 +296,9 @@ def step(
 
     def cause(name: str) -> float:
         each = (
-            float(split[kind][busy].sum() * (getattr(passes[kind][0], name) + getattr(passes[kind][1], name)))
+            float(split[kind][busy].sum() * getattr(passes[kind][0], name))
+            + float((split[kind] - again[kind])[busy].sum() * getattr(passes[kind][1], name))
+            + float(again[kind][busy].sum() * getattr(wholes[kind], name))
             for kind in split
         )
         return micro_batches * sum(each)
@@ -272,6 +322,44 @@ def step(
     idle_s = max(0.0, total_s - sum(parts.values()))
     parts["pipeline bubble and transfers"] = idle_s
     return StepSeconds(parts, total_s, idle_s / total_s)
+
+
+def _again_of(memory: TrainingMemory, kind: Kind, plan: Plan) -> Floats:
+    """Of `_layers_of`, those that `full:N` runs again whole; none under `full`, where all layers are alike."""
+    if not plan.recompute.startswith("full:"):
+        return np.zeros((plan.pp, plan.virtual_stages))
+    count = int(recompute.whole_layers(plan.recompute))
+    return recompute.layers_of_kind(memory.model, kind, plan.pp, plan.virtual_stages, count)
+
+
+def _put_off(
+    workload: Workload, plan: Plan, split: Mapping[Kind, Floats], gpu: Gpu, assumptions: Assumptions
+) -> Floats | None:
+    """Seconds of each chunk's gradients of weights, where the schedule computes them apart; head and embedding do not.
+
+    Shape (pp, virtual stages).
+    """
+    if plan.schedule != "zb-h1":
+        return None
+    found = np.zeros((plan.pp, plan.virtual_stages))
+    for kind, count in split.items():
+        forward = compute.layer_forward(
+            workload.model,
+            workload.sequence_length,
+            plan.micro_batch,
+            plan.tp,
+            plan.cp,
+            gpu,
+            workload.precision,
+            kind=kind,
+            ep=plan.ep,
+            expert_tp=plan.expert_tp,
+            imbalance=assumptions.expert_imbalance,
+            attention=workload.attention,
+            sequence_parallel=workload.sequence_parallel,
+        )
+        found = found + count * float(compute.weight_gradients_s(forward, workload.tuning))
+    return found
 
 
 def _layers_of(memory: TrainingMemory, kind: Kind, plan: Plan) -> Floats:

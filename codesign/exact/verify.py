@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from codesign.design import Design
+from codesign.design import TEXT_DECISIONS, Design
 from codesign.design.certificate import Certificate
 from codesign.design.evaluation import Evaluation
 from codesign.design.solution import (
@@ -223,7 +223,7 @@ def _whole(design: Design) -> None:
         *(
             (f"plan.{name}", getattr(design.plan, name))
             for name in design.plan.__dataclass_fields__
-            if name != "recompute"
+            if name not in TEXT_DECISIONS
         ),
         *((f"placement.{name}", each) for name in ("tp", "cp", "pp", "dp") for each in design.placement.layout(name)),
         ("purchase.servers", design.purchase.servers),

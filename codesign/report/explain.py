@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from codesign.cost import legality
 from codesign.design import Design, Plan
 from codesign.design.evaluation import Evaluation
 from codesign.design.solution import SCHEMA, Solution, parse_document, read_text
@@ -21,6 +22,7 @@ from codesign.errors import SpecError, StaleSolutionError
 from codesign.exact.evaluate import Judge
 from codesign.exact.verify import GREATER_IS_BETTER, verify
 from codesign.report.alternative import Alternative, compared
+from codesign.spec.workload import RECOMPUTE
 
 if TYPE_CHECKING:
     from codesign.solve.limits import Limits
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 BINDS = 0.01
 """A limit binds when less than this share of it is left."""
 
-CHOICES = {"recompute": ("none", "selective", "full"), "zero": (0, 1, 2, 3)}
+CHOICES: Mapping[str, tuple[Any, ...]] = {"recompute": RECOMPUTE, "zero": (0, 1, 2, 3), **legality.TEXTS}
 MOST_NEIGHBOURS = 24
 
 
@@ -223,7 +225,7 @@ Change = tuple[str, Any, Any, Design]
 def _changes(judge: Judge, design: Design) -> Iterator[Change]:
     """Single changes inside what the instance states."""
     stated, plan = judge.workload.plan, design.plan
-    for name in ("recompute", "zero", "micro_batch", "virtual_stages"):
+    for name in ("recompute", "zero", "micro_batch", "virtual_stages", *legality.TEXTS):
         here, allowed = getattr(plan, name), getattr(stated, name)
         for there in _values(judge, plan, name):
             if there != here and (allowed is None or there in allowed):
@@ -246,10 +248,8 @@ def _changes(judge: Judge, design: Design) -> Iterator[Change]:
 
 def _values(judge: Judge, plan: Plan, name: str) -> Sequence[Any]:
     """Other values of one decision, those that are legal beside the rest of the plan."""
-    if name == "recompute":
-        return CHOICES[name]
     here = getattr(plan, name)
-    candidates: Sequence[int] = CHOICES["zero"]  # type: ignore[assignment]
+    candidates: Sequence[Any] = CHOICES.get(name, ())
     if name == "micro_batch":
         candidates = [b for b in (here // 2, here * 2) if b and b * plan.dp <= judge.workload.global_batch]
     elif name == "virtual_stages":
@@ -258,11 +258,8 @@ def _values(judge: Judge, plan: Plan, name: str) -> Sequence[Any]:
     return _nearest(legal, here) if name == "virtual_stages" else legal
 
 
-def _is_legal(judge: Judge, plan: Plan, name: str, value: int) -> bool:
-    from codesign.cost import legality
-
-    values: Mapping[str, Any] = {**vars(plan), name: value}
-    return bool(legality.legal(judge.case, {n: v for n, v in values.items() if n != "recompute"}))
+def _is_legal(judge: Judge, plan: Plan, name: str, value: Any) -> bool:
+    return bool(legality.legal(judge.case, {**vars(plan), name: value}))
 
 
 def _nearest(values: Sequence[int], here: int) -> list[int]:

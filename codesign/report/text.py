@@ -219,12 +219,18 @@ def _plan(instance: Instance, design: Design, figures: WorkloadEvaluation | None
     rows = [[dimension, WORDS[dimension], str(plan.degree(dimension))] for dimension in ("tp", "cp", "pp", "dp")]
     if plan.ep > 1:
         rows.append(["ep", "expert parallel", str(plan.ep)])
+    if plan.expert_tp > 1:
+        rows.append(["etp", "expert tensor parallel", str(plan.expert_tp)])
+    if plan.context_exchange != "ring":
+        rows.append(["", "keys and values of cp", plan.context_exchange])
+    if plan.schedule != "1f1b":
+        rows.append(["", "schedule of pp", plan.schedule])
     micro_batches = workload.global_batch // max(1, plan.dp * plan.micro_batch)
     right = [
         ["micro-batch", f"{plan.micro_batch} of {count(workload.sequence_length)} tokens"],
         ["micro-batches", f"{micro_batches} a step"],
         ["virtual stages", str(plan.virtual_stages)],
-        ["recompute, ZeRO", f"{plan.recompute}, {plan.zero}"],
+        ["recompute, ZeRO", f"{plan.recompute}, {plan.zero}" + (" in a domain" * (plan.shard_within == "domain"))],
     ]
     rows = [[*left, *both] for left, both in zip(rows, [*right, *[["", ""]] * (len(rows) - 4)], strict=True)]
     lines = [f"Plan of {workload.name} ({count(plan.world)} ranks, {workload.framework}, {workload.precision})"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +15,19 @@ from codesign.spec.hardware import Precision
 from codesign.spec.stated import PRESET, Name, OneOrMore, Stated, Tokens, named, preset, refused, whole
 
 Framework = Literal["megatron", "torchtitan", "deepspeed"]
-Recompute = Literal["none", "selective", "full"]
+RECOMPUTE = ("none", "selective", "mlp", "full")
+"""What is computed again in the backward: nothing, the attention core, the feed-forward, whole layers. Beside them
+`full:N`: whole layers, the first N of each stage's (of each virtual stage's) layers (Megatron-LM, the block method)."""
+RECOMPUTE_FORM = r"^(none|selective|mlp|full(:[1-9][0-9]{0,3})?)$"
+Schedule = Literal["1f1b", "zb-h1"]
+"""Order of a pipeline's operations: 1F1B (interleaved with virtual stages), or ZB-H1, which splits the backward and
+computes the gradients of weights later (Qi et al. 2023, section 2)."""
+ShardWithin = Literal["group", "domain"]
+"""Ranks that what ZeRO shards is spread over: the whole data-parallel group, or its part in one NVLink domain, with
+copies beyond (hybrid sharding, HSDP: Zhao et al. 2023, section 3.2.2)."""
+ContextExchange = Literal["ring", "all-gather"]
+"""How context parallelism moves keys and values: around a ring beside the attention core (Liu et al. 2023), or by an
+all-gather before it (Llama 3 paper 2024, section 3.3.2)."""
 Tuning = Literal["full", "lora"]
 """What is trained: all weights, or low-rank adapters beside frozen ones (Hu et al. 2021); adapters count as nothing."""
 Attention = Literal["flash", "unfused"]
@@ -101,6 +114,15 @@ def model_named(name: str) -> Model:
     return Model.model_validate(catalogue.load().values("models", name))
 
 
+def _recompute(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(RECOMPUTE_FORM, value):
+        return value
+    raise refused(f"{value!r}", f"one of {', '.join(RECOMPUTE)}, or full:N for N layers of each stage")
+
+
+Recompute = Annotated[str, BeforeValidator(_recompute), Field(pattern=RECOMPUTE_FORM)]
+
+
 class PlanChoices(Stated):
     """What is stated of the parallel plan: a value pins a decision, a list restricts it, none leaves it free."""
 
@@ -113,6 +135,10 @@ class PlanChoices(Stated):
     virtual_stages: OneOrMore[Annotated[int, whole(1, 4096)]] | None = None
     recompute: OneOrMore[Recompute] | None = None
     zero: OneOrMore[Annotated[int, whole(0, 3)]] | None = None
+    schedule: OneOrMore[Schedule] | None = None
+    shard_within: OneOrMore[ShardWithin] | None = None
+    expert_tp: OneOrMore[Annotated[int, whole(1, 1 << 12)]] | None = None
+    context_exchange: OneOrMore[ContextExchange] | None = None
 
 
 def _model(value: Any, info: ValidationInfo) -> Any:

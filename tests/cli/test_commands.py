@@ -78,6 +78,7 @@ class TestSolve:
         assert set(workload["plan"]) == {
             *("tp", "cp", "ep", "pp", "dp"),
             *("virtual_stages", "micro_batch", "recompute", "zero"),
+            *("schedule", "shard_within", "expert_tp", "context_exchange"),
         }
         assert set(workload["placement"]) >= {"order", "rank_map"}
         figures = found["evaluation"]["workloads"]["pretrain"]

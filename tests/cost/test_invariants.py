@@ -333,7 +333,8 @@ def test_states_are_never_below_an_equal_share(instances: Any, data: st.DataObje
     name = data.draw(names(instances))
     design, judge = instances.design(name, seed), instances.judge(name)
     plan, constants = design.plan, judge.instance.assumptions
-    by_stage = judge.memory.by_stage({field: getattr(plan, field) for field in plan.__dataclass_fields__})
+    layouts = {f"{d}_layout": design.placement.layout(d).domain for d in ("dp", "cp")}
+    by_stage = judge.memory.by_stage(vars(plan) | layouts)
     kinds = ("weights", "gradients", "optimizer")[: 1 if judge.workload.tuning == "lora" else 3]
     of_experts = tuple(f"expert {kind}" for kind in kinds) if judge.workload.model.experts else ()
     states = sum(by_stage[part] for part in (*kinds, *of_experts)) / (1 + constants.memory_fragmentation)

@@ -60,24 +60,27 @@ def test_an_exchange_by_hand() -> None:
     assert collectives.exchange_s(1e6, (1, 1, 1), 2, rates) == 0.0
 
 
-def test_expert_groups_of_the_map_and_of_the_tables(instances: Any) -> None:
+@pytest.mark.parametrize("name", ["mixtral", "expert-tensor"])
+def test_expert_groups_of_the_map_and_of_the_tables(instances: Any, name: str) -> None:
     """The factors that the tables take from layouts are those that the explicit map has."""
-    case = instances.case("mixtral", 150, seed=31)
+    case = instances.case(name, 150, seed=31)
     tables, space = case.model.tables, case.model.space
     found = tables._expert_factors
     seen = set()
     for design in case.designs:
         plan, where = design.plan, design.placement
         layouts = (space[f"{d}_layout"].code(where.layout(d)) for d in ("tp", "cp", "dp"))
-        at = (*layouts, space["ep"].code(plan.ep))
+        at = (*layouts, space["ep"].code(plan.ep), space["expert_tp"].code(plan.expert_tp))
         if not found["whole"][at]:
             continue
-        expert, same = rank_map(plan, where).expert_spans(plan.ep)
+        cut, expert, same = rank_map(plan, where).expert_spans(plan.ep, plan.expert_tp)
+        assert tuple(int(tier[at]) for tier in found["cut"]) == cut
         assert tuple(int(tier[at]) for tier in found["inner"]) == expert
         assert tuple(int(tier[at]) for tier in found["outer"]) == same
         assert int(np.prod(expert)) == plan.ep
-        assert int(np.prod(expert)) * int(np.prod(same)) == plan.tp * plan.cp * plan.dp
-        seen.add(expert)
+        assert int(np.prod(cut)) == plan.expert_tp
+        assert int(np.prod([cut, expert, same])) == plan.tp * plan.cp * plan.dp
+        seen.add((cut, expert))
     assert len(seen) > 4
 
 

@@ -61,7 +61,7 @@ class TestDesign:
                 yield from leaves(value, (*path, key)) if isinstance(value, dict) else [((*path, key), value)]
 
         found = dict(leaves(document))
-        assert len(found) == 1 + 9 + 3 * 4 + 2 + 5 + 2 + 1
+        assert len(found) == 1 + 13 + 3 * 4 + 2 + 5 + 2 + 1
         for path, value in found.items():
             other = through_json(document)
             inside = other

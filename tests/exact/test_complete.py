@@ -153,7 +153,9 @@ class TestFilled:
         assert evaluate(owned, found.design).workloads["pretrain"].step_time_s > 0
         said = [line.partition(" = ")[0] for line in found.filled]
         assert said == [
-            *("workload", "purchase.server", "plan.ep", "plan.virtual_stages", "plan.dp"),
+            *("workload", "purchase.server"),
+            *("plan.schedule", "plan.shard_within", "plan.expert_tp", "plan.context_exchange"),
+            *("plan.ep", "plan.virtual_stages", "plan.dp"),
             *("purchase.network", "placement.tp", "placement.dp", "purchase.storage"),
         ]
 
@@ -244,7 +246,7 @@ class TestAsked:
         found = faults(owned, "purchase: {servers: 2}")
         assert found["plan.tp"] == "one of 1, 2, 4, 8"  # 8 key and value heads
         assert found["plan.dp"] == "one of 1, 2, 4, 8, 16, 32"
-        assert found["plan.recompute"] == "one of none, selective, full"
+        assert found["plan.recompute"] == "one of none, selective, mlp, full"
         assert found["plan.zero"] == "one of 0, 1, 2, 3"
 
     def test_a_rule_narrows_the_list(self, owned: Instance) -> None:

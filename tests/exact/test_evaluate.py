@@ -317,7 +317,14 @@ class TestFaults:
             ({"dp": 2.0}, "dp: 2.0 is not a whole number"),
             ({"zero": -1}, "zero: -1 is not a whole number of at least 0"),
             ({"zero": 4, "pp": 1}, "zero: stage 4 does not exist"),
-            ({"recompute": "some"}, "recompute: 'some' is none of none, selective, full"),
+            ({"recompute": "some"}, "recompute: 'some' is none of none, selective, mlp, full, full:N"),
+            ({"recompute": "full:0"}, "recompute: 'full:0' is none of"),
+            ({"recompute": "full:2\n"}, "recompute: 'full:2\\n' is none of"),
+            ({"recompute": 2}, "recompute: 2 is none of"),
+            ({"schedule": "gpipe"}, "schedule: 'gpipe' is none of 1f1b, zb-h1"),
+            ({"shard_within": None}, "shard_within: None is none of group, domain"),
+            ({"context_exchange": "rings"}, "context_exchange: 'rings' is none of ring, all-gather"),
+            ({"expert_tp": 0}, "expert_tp: 0 is not a whole number of at least 1"),
         ],
     )
     def test_values_that_are_none(self, good: Instance, changes: dict[str, Any], said: str) -> None:
