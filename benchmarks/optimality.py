@@ -49,7 +49,7 @@ def random_document(generator: np.random.Generator) -> dict[str, Any]:
         "dp": some(*[d for d in range(1, 17) if batch % d == 0]),
         "micro_batch": some(*[b for b in (1, 2, 4) if batch % b == 0]),
         "virtual_stages": [1] if framework == "deepspeed" else some(1, 1, 2, 3),
-        "recompute": some("none", "selective", "full"),
+        "recompute": some("none", "selective", "mlp", "full", f"full:{int(pick(1, 2, 3))}"),
         "zero": some(0, 1, 2, 3),
     }
     experts: dict[str, Any] = {}
@@ -62,6 +62,11 @@ def random_document(generator: np.random.Generator) -> dict[str, Any]:
             "dense_layers": int(pick(0, 1, 2)),
         }
         plan["ep"] = some(1, 2, 4)
+        plan["expert_tp"] = some(1, 2)
+    elif framework == "megatron":
+        plan["shard_within"] = some("group", "domain")
+    if framework == "megatron" or not experts:
+        plan["context_exchange"] = some("ring", "all-gather")
     older = bool(pick(True, False, False))
     owned = pick(True, False)
     objective = pick("step_time", "time_to_train", "tokens_per_s", "total_cost", "tokens_per_usd")

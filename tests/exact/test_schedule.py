@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codesign.cost import chains, stages
-from codesign.exact.schedule import BACKWARD, FORWARD, operations, play, timeline
+from codesign.exact.schedule import BACKWARD, FORWARD, WEIGHTS, operations, play, timeline
 from codesign.spec.workload import Model
 
 Floats = npt.NDArray[np.float64]
@@ -120,6 +120,77 @@ def test_interleaving_needs_whole_groups() -> None:
         play(equal(4, 2, 1.0), equal(4, 2, 1.0), 0.0, 6)
     with pytest.raises(ValueError, match="does not divide"):
         timeline(equal(4, 2, 1.0), equal(4, 2, 1.0), 0.0, 6)
+
+
+# ------------------------------------------------------------------------------------------------------------- ZB-H1
+
+
+def test_two_stages_with_weights_put_off() -> None:
+    """p 2, m 2, f 1, gradients of inputs 1, of weights 1, no transfers; by hand.
+
+    rank 1: F0 1-2, B0 2-3, F1 3-4, B1 4-5, W0 5-6, W1 6-7 (rank 1 is one micro-batch behind: W0 follows B1)
+    rank 0: F0 0-1, F1 1-2, B0 3-4, W0 4-5, B1 5-6, W1 6-7
+    """
+    one = equal(2, 1, 1.0)
+    line = timeline(one, one, 0.0, 2, one)
+    names = {FORWARD: "F", BACKWARD: "B", WEIGHTS: "W"}
+    found = {
+        (int(rank), f"{names[int(kind)]}{batch}"): end
+        for rank, kind, batch, end in zip(line.rank, line.kind, line.micro_batch, line.end_s, strict=True)
+    }
+    assert {each: end for each, end in found.items() if each[0] == 0} == {
+        (0, "F0"): 1.0, (0, "F1"): 2.0, (0, "B0"): 4.0, (0, "W0"): 5.0, (0, "B1"): 6.0, (0, "W1"): 7.0,
+    }  # fmt: skip
+    assert {each: end for each, end in found.items() if each[0] == 1} == {
+        (1, "F0"): 2.0, (1, "B0"): 3.0, (1, "F1"): 4.0, (1, "B1"): 5.0, (1, "W0"): 6.0, (1, "W1"): 7.0,
+    }  # fmt: skip
+    # 1F1B with the whole backward of 2: (m + p - 1) (f + b) = 9
+    assert play(one, 2 * one, 0.0, 2).makespan_s == 9.0
+    assert play(one, one, 0.0, 2, one).makespan_s == 7.0
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 8])
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_weights_put_off_leave_a_third_of_the_bubble(p: int, rounds: int) -> None:
+    """Qi et al. 2023, table 2: (p - 1)(f + b - w) idle against (p - 1)(f + b + w) of 1F1B; a third where all are 1."""
+    m, one = 2 * p * rounds, equal(p, 1, 1.0)
+    idle_s = play(one, one, 0.0, m, one).makespan_s - 3.0 * m
+    assert idle_s == pytest.approx(p - 1, rel=1e-12)
+    assert play(one, 2 * one, 0.0, m).makespan_s - 3.0 * m == pytest.approx(3 * (p - 1), rel=1e-12)
+
+
+@pytest.mark.parametrize("p", range(1, 9))
+def test_weights_put_off_once_each_and_what_they_hold(p: int) -> None:
+    """Every operation once; activations are held from a forward to the gradients of its weights, min(p, m) at most."""
+    for m in range(1, 13):
+        for rank in range(p):
+            found = operations(p, 1, m, rank, split=True)
+            assert sorted(found) == [(kind, 0, batch) for kind in (FORWARD, BACKWARD, WEIGHTS) for batch in range(m)]
+            held = np.cumsum([{FORWARD: 1, BACKWARD: 0, WEIGHTS: -1}[kind] for kind, _, _ in found])
+            assert max(held) <= stages.chunks_in_flight(p, 1, m, stage=rank, schedule="zb-h1") == min(p, m)
+            for batch in range(m):
+                places = [found.index((kind, 0, batch)) for kind in (FORWARD, BACKWARD, WEIGHTS)]
+                assert places == sorted(places)
+        if m >= p:  # the bound is met
+            steps = [{FORWARD: 1, BACKWARD: 0, WEIGHTS: -1}[kind] for kind, _, _ in operations(p, 1, m, p - 1, True)]
+            assert max(np.cumsum(steps)) == p
+
+
+@settings(max_examples=150)
+@given(st.integers(1, 6), st.integers(1, 12), st.lists(st.floats(0.0, 10.0, allow_nan=False), min_size=24, max_size=24))
+def test_weights_put_off_are_the_same_work(p: int, m: int, seconds: list[float]) -> None:
+    """The work is that of 1F1B, no rank ends before its own, and the step ends with some rank's last operation."""
+    forward, inputs, weights = (np.array(seconds[i : i + p]).reshape(p, 1) for i in (0, 6, 12))
+    way = np.array(seconds[18 : 18 + p])
+    split = play(forward, inputs, way, m, weights)
+    assert np.all(split.busy_s <= split.makespan_s * (1 + 1e-12))
+    np.testing.assert_allclose(split.busy_s, play(forward, inputs + weights, way, m).busy_s)
+    assert split.makespan_s == float(split.last_backward_end_s.max())
+
+
+def test_weights_put_off_are_of_one_chunk() -> None:
+    with pytest.raises(ValueError, match="one chunk a rank, not 2"):
+        play(equal(2, 2, 1.0), equal(2, 2, 1.0), 0.0, 2, equal(2, 2, 1.0))
 
 
 # --------------------------------------------------------------------------------------------- a simulation of its own
