@@ -114,6 +114,8 @@ def random_document(generator: np.random.Generator) -> dict[str, Any]:
             "sharding_efficiency": pick(1.0, 0.3),
             "host_layer_s": pick(0.0, 0.0, 1e-3),
             "expert_imbalance": pick(1.0, 1.5),
+            "nvls": bool(pick(True, False)),
+            "sharp": bool(pick(True, False)),
         },
     }
     servers = some("hgx-h100", "hgx-h200", "dgx-b200", "hgx-mi300x", "hgx-h20")

@@ -240,7 +240,7 @@ workloads:
 offers: none
 inventory: [{server: hgx-h100, count: 4, fabric: rail-optimized, switch: quantum2-qm9700}]
 objective: step_time
-assumptions: {overlap_data_parallel: 0.4}
+assumptions: {overlap_data_parallel: 0.4, sharp: true}
 """,
         # the gradients of weights put off
         "zero-bubble-7b": """

@@ -20,6 +20,8 @@ from codesign.calibrate import predict, recipes
 from codesign.calibrate.architectures import Unpredictable
 from codesign.calibrate.recipes import Setting
 from codesign.calibrate.runs import Run
+from codesign.cost.legality import USUAL
+from codesign.design import Plan
 from codesign.spec.hardware import Gpu
 from codesign.spec.limits import Assumptions
 
@@ -102,9 +104,25 @@ class Fit:
 
 
 def identity(setting: Setting) -> str:
-    """What was run, as text: equal for equal workloads, plans, GPUs and software, whatever a source calls them."""
+    """What was run, as text: equal for equal workloads, plans, GPUs and software, whatever a source calls them.
+
+    Decisions of `legality.USUAL` are left out where they are as usual: lists of what was fitted outlive new ones.
+    """
     workload = setting.workload.model_dump(exclude={"name": True, "model": {"name"}})
-    return f"{(workload, setting.plans, setting.server.gpu.name, setting.run.file)!r}|{setting.software.name}"
+    stated = {name: value for name, value in workload["plan"].items() if name not in USUAL or value is not None}
+    plans = tuple(_Text(plan) for plan in setting.plans)
+    told = (workload | {"plan": stated}, plans, setting.server.gpu.name, setting.run.file)
+    return f"{told!r}|{setting.software.name}"
+
+
+class _Text:
+    """A plan as text, without what is as usual."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._text = ", ".join(f"{name}={value!r}" for name, value in vars(plan).items() if USUAL.get(name) != value)
+
+    def __repr__(self) -> str:
+        return f"Plan({self._text})"
 
 
 def digest(name: str) -> str:

@@ -74,7 +74,9 @@ def tier_rates(setting: Setting, gpu: Gpu, constants: Assumptions) -> TierRates:
     share = setting.nic_share_bytes_per_s * constants.network_efficiency
     near, far = (constants.network_latency_s + hops * SWITCH_LATENCY_S for hops in (1, 3))
     return TierRates(
-        (1.0 / gpu.domain_bandwidth_bytes_per_s, 1.0 / share, 1.0 / share), (gpu.domain_latency_s, near, far)
+        (1.0 / gpu.domain_bandwidth_bytes_per_s, 1.0 / share, 1.0 / share),
+        (gpu.domain_latency_s, near, far),
+        (gpu.in_switch_efficiency * constants.nvls, 0.0, 0.0),
     )
 
 

@@ -33,6 +33,8 @@ class TierRates:
 
     seconds_per_byte: tuple[float, float, float]
     latency_s: tuple[float, float, float]
+    in_switch: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Share of the bandwidth that all-reduces inside the tier's switches reach; 0 where these do not reduce."""
 
 
 def tier_rates(
@@ -44,9 +46,15 @@ def tier_rates(
     Without a NIC and a switch (a single server) the outer tiers cannot be used: their rates are infinite seconds.
     """
     gpu = server.gpu
+    in_domain = gpu.in_switch_efficiency * assumptions.nvls
     if nic is None or switch is None:
         never = float("inf")
-        return TierRates((1.0 / gpu.domain_bandwidth_bytes_per_s, never, never), (gpu.domain_latency_s, never, never))
+        return TierRates(
+            (1.0 / gpu.domain_bandwidth_bytes_per_s, never, never),
+            (gpu.domain_latency_s, never, never),
+            (in_domain, 0.0, 0.0),
+        )
+    beyond = float(switch.in_network_reduction and assumptions.sharp)
     share = server.nics * nic.bandwidth_bytes_per_s * assumptions.network_efficiency / server.gpus
     near, far = SWITCHES_ON_A_PATH[tiers]
     return TierRates(
@@ -56,6 +64,7 @@ def tier_rates(
             assumptions.network_latency_s + near * switch.latency_s,
             assumptions.network_latency_s + far * switch.latency_s,
         ),
+        (in_domain, beyond, beyond),
     )
 
 
@@ -86,17 +95,70 @@ def gather_s(message_bytes: float, layout: Sequence[int], rates: TierRates) -> f
     )
 
 
+def all_reduce_shares(layout: Sequence[Any], in_switch: Sequence[float]) -> tuple[Any, ...]:
+    """Share of the whole message that a rank moves at each tier in an all-reduce, over what its bandwidth yields there.
+
+    A reduce-scatter and an all-gather move 2 (n-1)/n. Switches that reduce take the message once: inside the domain a
+    GPU also moves the n-th that it is in charge of, so 1 + 1/n (NVLS); beyond it 1 (SHARP). The lesser is used. Layouts
+    may be arrays.
+
+    Source: NCCL, src/graph/tuning.cc (bandwidth of NVLS and CollNet); `in_switch` is the share of bandwidth reached.
+    """
+    shares: list[Any] = []
+    inner: Any = 1
+    for tier, (factor, reached) in enumerate(zip(layout, in_switch, strict=True)):
+        shares.append(np.minimum(_two_passes(factor), _once(factor, tier, reached)) / inner)
+        inner = inner * factor
+    return tuple(shares)
+
+
+def all_reduce_steps(layout: Sequence[Any], in_switch: Sequence[float]) -> tuple[Any, ...]:
+    """Messages that follow one another at each tier in an all-reduce: to the switch and back where it reduces."""
+    return tuple(
+        np.where(_once(factor, tier, reached) < _two_passes(factor), 2, 2 * (np.asarray(factor) - 1))
+        for tier, (factor, reached) in enumerate(zip(layout, in_switch, strict=True))
+    )
+
+
+def _two_passes(factor: Any) -> Any:
+    return 2.0 * ((np.asarray(factor) - 1) / factor)
+
+
+def _once(factor: Any, tier: int, reached: float) -> Any:
+    if not reached:
+        return np.full(np.shape(factor), np.inf)
+    moved = 1.0 + 1.0 / np.asarray(factor) if tier == 0 else 1.0
+    return np.where(np.asarray(factor) > 1, moved / reached, np.inf)
+
+
+def all_reduce_s(message_bytes: float, layout: Sequence[int], rates: TierRates) -> float:
+    """All-reduce of a message of `message_bytes` over a group; without reducing switches it is twice `gather_s`."""
+    shares = all_reduce_shares(layout, rates.in_switch)
+    return float(
+        sum(
+            (share * message_bytes * per_byte + steps * latency) if steps else 0.0
+            for share, steps, per_byte, latency in zip(
+                shares,
+                all_reduce_steps(layout, rates.in_switch),
+                rates.seconds_per_byte,
+                rates.latency_s,
+                strict=True,
+            )
+        )
+    )
+
+
 def within_domain_s(message_bytes: float, layout: Sequence[int], rates: TierRates, *, gradients: bool) -> float:
     """Gather of weights, or reduction of gradients, that are sharded within the domain and copied beyond it.
 
     Weights are gathered inside the domain. Gradients are reduced and scattered there, and what a rank keeps of them is
-    all-reduced over the ranks that hold the same (Zhao et al. 2023, section 3.2.2): a reduction and a gather.
+    all-reduced over the ranks that hold the same (Zhao et al. 2023, section 3.2.2).
     """
     inside, near, far = layout
     inside_s = gather_s(message_bytes, (inside, 1, 1), rates)
     if not gradients:
         return inside_s
-    return inside_s + 2.0 * gather_s(message_bytes / inside, (1, near, far), rates)
+    return inside_s + all_reduce_s(message_bytes / inside, (1, near, far), rates)
 
 
 def exchange_copies(layout: Sequence[Any], top_k: int) -> tuple[Any, ...]:

@@ -6,13 +6,15 @@ and messages x latency, one pair a tier.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
 from codesign.cost import architecture, collectives, formulas
 from codesign.cost.architecture import Kind
+from codesign.cost.formulas import Formula
 from codesign.cost.tables import Tables
 from codesign.design import TIERS
 from codesign.expr import Monomial, Sum, Table
@@ -46,6 +48,13 @@ def boundary_shares(layout: Sequence[int]) -> tuple[float, ...]:
     return tuple(count / max(1, degree - 1) for count in collectives.boundaries(layout))
 
 
+SHARDING = ("dp", "cp")
+"""Dimensions whose ranks share what ZeRO shards."""
+
+OfGroup = Callable[[str, Callable[[Sequence[Any]], Sequence[Any]], Formula], tuple[Table, ...]]
+"""Tables by tier of a value of the layout of some group: name, value, formula."""
+
+
 class Communication:
     """The communication terms of one design space."""
 
@@ -74,7 +83,12 @@ class Communication:
         of these collectives. See `collectives.within_domain_s`.
         """
         if not self._tables.has("shard_within", "domain"):
-            return self.gather(name, message, ("dp", "cp"))
+            return self.gather(name, message, SHARDING)
+        if gradients and self._tables.reduces((1, 2)):
+            group, domain = (self._tables.where("shard_within", each) for each in ("group", "domain"))
+            inside = self.gather(name, message, SHARDING, ((), (group,), (group,)))
+            beyond_it = self._all_reduced(name, message, self._over_sharding, (None, (domain,), (domain,)))
+            return total(name, [*inside.terms, *beyond_it], "s")
         beyond = self._tables.of_plan(
             f"times beyond the domain, {'gradients' if gradients else 'weights'}",
             ("shard_within",),
@@ -82,7 +96,50 @@ class Communication:
             "",
             formulas.WITHIN_DOMAIN,
         )
-        return self.gather(name, message, ("dp", "cp"), ((), (beyond,), (beyond,)))
+        return self.gather(name, message, SHARDING, ((), (beyond,), (beyond,)))
+
+    def all_reduce(self, name: str, message: Monomial) -> list[Monomial]:
+        """`collectives.all_reduce_s` of a message in bytes over the ranks that hold the same parameters."""
+        return self._all_reduced(name, message, self._over_sharding)
+
+    def expert_all_reduce(self, name: str, message: Monomial) -> list[Monomial]:
+        """`collectives.all_reduce_s` of a message in bytes over the ranks that hold the same experts."""
+
+        def of_group(table: str, value: Callable[[Sequence[Any]], Sequence[Any]], stated: Formula) -> tuple[Table, ...]:
+            return self._tables.of_expert_groups(f"{table}, experts", "outer", value, stated)
+
+        return self._all_reduced(name, message, of_group)
+
+    def _over_sharding(
+        self, name: str, value: Callable[[Sequence[Any]], Sequence[Any]], stated: Formula
+    ) -> tuple[Table, ...]:
+        return self._tables.of_layout(f"{name}, {'x'.join(SHARDING)}", SHARDING, value, stated)
+
+    def _all_reduced(
+        self,
+        name: str,
+        message: Monomial,
+        of_group: OfGroup,
+        times: Sequence[tuple[Table, ...] | None] = ((),) * 3,
+        count: float = 1.0,
+    ) -> list[Monomial]:
+        """All-reduces over a group, by what switches reach; `times` as of `gather`, None for tiers to leave out."""
+        terms: list[Monomial] = []
+        for tier, label in enumerate(TIERS):
+            often = times[tier]
+            for reached, chosen in self._tables.reducing[tier] if often is not None else ():
+                in_switch = tuple(reached * (each == tier) for each in range(len(TIERS)))
+                share, steps = (
+                    of_group(f"{table} where switches reach {reached:g}", partial(value, in_switch=in_switch), stated)
+                    for table, value, stated in (
+                        ("share of message, all-reduce", collectives.all_reduce_shares, formulas.ALL_REDUCE_SHARE),
+                        ("messages, all-reduce", collectives.all_reduce_steps, formulas.ALL_REDUCE_STEPS),
+                    )
+                )
+                factors = (*chosen, *(often or ()))
+                each = self._at_tier(f"{name}, all-reduce, {label}", message, share[tier], steps[tier], tier, factors)
+                terms += [Monomial(one.name, count * one.coefficient, one.factors, one.unit) for one in each]
+        return terms
 
     @cached_property
     def context_gather(self) -> Sum:
@@ -94,10 +151,20 @@ class Communication:
 
     @cached_property
     def tensor_gather(self) -> Sum:
-        """All-gather or reduce-scatter of a micro-batch's activations over the tensor-parallel group."""
+        """All-gather or reduce-scatter of a micro-batch's activations over the tensor-parallel group.
+
+        Without sequence parallelism half an all-reduce, which switches may do.
+        """
         share = self._tables.of_plan("b/c", ("cp", "micro_batch"), lambda c, b: b / c, "", formulas.TOKENS_SHARE)
         message = Monomial("activations", activation_message_bytes(self._tables.workload), (share,), "byte")
-        return self._launched("tensor-parallel", "tp", self.gather("tensor-parallel gather", message, ("tp",)))
+        if self._tables.workload.sequence_parallel or not self._tables.reduces((0, 1, 2)):
+            return self._launched("tensor-parallel", "tp", self.gather("tensor-parallel gather", message, ("tp",)))
+
+        def of_group(table: str, value: Callable[[Sequence[Any]], Sequence[Any]], stated: Formula) -> tuple[Table, ...]:
+            return self._tables.of_layout(f"{table}, tp", ("tp",), value, stated)
+
+        half = self._all_reduced("tensor-parallel half", message, of_group, count=0.5)
+        return self._launched("tensor-parallel", "tp", total("tensor-parallel half of an all-reduce", half, "s"))
 
     @cached_property
     def exchange(self) -> Sum:

@@ -37,6 +37,13 @@ PASSES = Formula("times that a pass runs, 1 more where it is recomputed", f"{KOR
 SHARDED = Formula("1 where this ZeRO stage moves it, else 0", f"{RAJBHANDARI}, section 5")
 GATHER_SHARE = Formula("(n_i - 1) / n_i / (n_0 .. n_(i-1))", f"{THAKUR}; tier by tier")
 GATHER_STEPS = Formula("n_i - 1", THAKUR)
+ALL_REDUCE_SHARE = Formula(
+    "the lesser of 2 (n_i - 1)/n_i and, where switches reduce, (1 + 1/n_0)/efficiency in the domain (NVLS), 1 beyond "
+    "it (SHARP); / (n_0 .. n_(i-1))",
+    f"{THAKUR}; NCCL, src/graph/tuning.cc; tier by tier",
+)
+ALL_REDUCE_STEPS = Formula("2 (n_i - 1); 2 where switches reduce", f"{THAKUR}; NCCL, src/graph/tuning.cc")
+REDUCES = Formula("1 where the switches of the tier reduce, else 0", "hardware, and the assumptions nvls and sharp")
 COPIES = Formula(
     "domain: k (n0 - 1)/n0; beyond: D (1 - (1 - 1/D)^k) (D - 1)/D with D domains",
     "DeepSeek-V3 technical report 2024, section 3.2.2; mean of different values among k draws",

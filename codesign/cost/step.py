@@ -19,7 +19,7 @@ import numpy as np
 
 from codesign.cost import chains, compute, formulas, recompute
 from codesign.cost.architecture import Kind, kinds
-from codesign.cost.communication import Communication
+from codesign.cost.communication import SHARDING, Communication
 from codesign.cost.formulas import Formula
 from codesign.cost.memory import TrainingMemory
 from codesign.cost.tables import Filling, Tables
@@ -33,9 +33,6 @@ GATHERS_A_PASS = 4.0
 
 EXCHANGES_A_PASS = 2.0
 """All-to-alls of a mixture in one pass: tokens go to their experts, results come back."""
-
-SHARDING = ("dp", "cp")
-"""Dimensions whose ranks share what ZeRO shards."""
 
 GATHERS_AGAIN = {"full": 1.0, "mlp": 0.5}
 """More passes of the gathers in the backward: all of a layer's, or the two of its feed-forward."""
@@ -471,6 +468,27 @@ class Step:
             ]
         return found
 
+    def _reductions(self, gradients: Sum) -> list[Term]:
+        """Reduction of the first stage's gradients: all-reduced under ZeRO 0, reduced and scattered under ZeRO 1.
+
+        `gradients` is one pass, of which an all-reduce takes two where no switch reduces.
+        """
+        if not self._tables.reduces((0, 1, 2)):
+            return [
+                Scale("reduce-scatter", self._zero("ZeRO 0 and 1", (0, 1)), gradients, "s"),
+                Scale("all-gather", self._zero("ZeRO 0", (0,)), gradients, "s"),
+            ]
+        element_bytes = self._constants.reduced_gradient_bytes
+        name = "gradients of the first stage"
+        terms = self.communication.all_reduce(name, Monomial(name, element_bytes, (self._stage_parameters,), "byte"))
+        if self._stage_experts:
+            experts = Monomial(f"{name}, experts", element_bytes, self._stage_experts, "byte")
+            terms += self.communication.expert_all_reduce(experts.name, experts)
+        return [
+            Scale("reduce-scatter", self._zero("ZeRO 1", (1,)), gradients, "s"),
+            Scale("all-reduce", self._zero("ZeRO 0", (0,)), total(name, terms, "s"), "s"),
+        ]
+
     @cached_property
     def total(self) -> Sum:
         """Seconds of one training step, never above the exact model's."""
@@ -504,14 +522,7 @@ class Step:
                 "last backward beside the reduction of gradients",
                 [
                     backward,
-                    total(
-                        "reduction of gradients",
-                        [
-                            Scale("reduce-scatter", self._zero("ZeRO 0 and 1", (0, 1)), gradients, "s"),
-                            Scale("all-gather", self._zero("ZeRO 0", (0,)), gradients, "s"),
-                        ],
-                        "s",
-                    ),
+                    total("reduction of gradients", self._reductions(gradients), "s"),
                 ],
                 "s",
             )

@@ -157,6 +157,26 @@ class Tables:
         """What a message costs at each tier."""
         return self._rate_tables("latency_s", "s")
 
+    @cached_property
+    def reducing(self) -> tuple[tuple[tuple[float, tuple[Table, ...]], ...], ...]:
+        """By tier: the shares of bandwidth that switches reach where they reduce, each with what chooses it."""
+        rates = [[self.rates(o, code) for code in range(len(self.market.networks))] for o in self.market.servers]
+        found = []
+        for tier, name in enumerate(TIERS):
+            reached = np.array([[one.in_switch[tier] for one in row] for row in rates])
+            reached, scope = (reached[:, 0], ("server",)) if tier == 0 else (reached, ("server", "network"))
+            several = np.unique(reached)
+            chosen = [
+                (Table(f"{name} reduces at {share:g}", scope, (reached == share) * 1.0, "", *formulas.REDUCES),)
+                for share in several
+            ]
+            found.append(tuple(zip(several.tolist(), chosen if len(several) > 1 else [()], strict=True)))
+        return tuple(found)
+
+    def reduces(self, tiers: Sequence[int]) -> bool:
+        """Whether switches of one of these tiers reduce, on some hardware of the space."""
+        return any(share > 0 for tier in tiers for share, _ in self.reducing[tier])
+
     def of_storage(self, name: str, value: Filling, unit: str = "", stated: Formula = UNSTATED) -> Table:
         """Table over server, servers, storage; `value(server option, storage option, counts)`."""
         counts = np.asarray(self.space["servers"].values, dtype=np.int64)

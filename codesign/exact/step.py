@@ -126,8 +126,13 @@ def layers(
     again = compute.layer_recompute(forward, again_kind)
     exposed = 1.0 - assumptions.overlap_tensor_parallel
     launch_s = assumptions.collective_launch_s
+    activations = activation_message_bytes(workload) * plan.micro_batch / plan.cp
     gather_s = exposed * (
-        collectives.gather_s(activation_message_bytes(workload) * plan.micro_batch / plan.cp, groups.tensor, rates)
+        (
+            collectives.gather_s(activations, groups.tensor, rates)
+            if workload.sequence_parallel
+            else 0.5 * collectives.all_reduce_s(activations, groups.tensor, rates)
+        )
         + launch_s * (plan.tp > 1)
     )
     share = plan.micro_batch / (plan.cp * plan.tp)
@@ -276,10 +281,18 @@ def step(
     window = assumptions.overlap_data_parallel
     none = np.zeros(plan.pp)
     gather_s = trains * over_groups(assumptions.weight_bytes, gradients=False) if plan.zero in (1, 2) else none
-    reductions = trains * {0: 2.0, 1: 1.0}.get(plan.zero, 0.0)
     reduce_s = none
-    if reductions:
-        reduce_s = reductions * over_groups(assumptions.reduced_gradient_bytes, gradients=True)
+    if plan.zero == 1:
+        reduce_s = trains * over_groups(assumptions.reduced_gradient_bytes, gradients=True)
+    elif plan.zero == 0:
+        each = assumptions.reduced_gradient_bytes
+        reduce_s = trains * np.array(
+            [
+                collectives.all_reduce_s(each * p, groups.data, rates)
+                + (collectives.all_reduce_s(each * e, groups.expert_data, rates) if e else 0.0)
+                for p, e in zip(shared, own, strict=True)
+            ]
+        )
     exposed_gather_s = float(np.max(np.maximum(0.0, gather_s - window * layers_forward_s)))
     exposed_reduce_s = np.maximum(0.0, reduce_s - window * layers_backward_s)
     shards = groups.data[0] if plan.shard_within == "domain" else plan.dp * plan.cp

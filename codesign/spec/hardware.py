@@ -71,7 +71,11 @@ class Efficiency(Stated):
 
 
 class Gpu(Stated):
-    """A GPU. Bandwidths are for one direction; `domain_*` is the NVLink domain as one GPU sees it."""
+    """A GPU. Bandwidths are for one direction; `domain_*` is the NVLink domain as one GPU sees it.
+
+    `in_switch_efficiency` is the share of the domain's bandwidth that reductions inside its switches reach (NVLS); 0
+    where they cannot reduce.
+    """
 
     name: Name
     peak_flops: Mapping[Precision, FlopPerS]
@@ -80,6 +84,7 @@ class Gpu(Stated):
     domain_bandwidth_bytes_per_s: BytesPerS
     domain_latency_s: Annotated[Seconds, Field(le=1.0)]
     tdp_w: Watts | None = None
+    in_switch_efficiency: Share = 0.0
     efficiency: Efficiency
 
     @field_validator("peak_flops")

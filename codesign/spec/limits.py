@@ -70,6 +70,7 @@ class Assumptions(SoftwareConstants):
     Attributes
     ----------
     network_latency_s, network_efficiency : of a message between servers; share of the line rate that arrives.
+    nvls, sharp : whether all-reduces use the switches of the domain, and of the network, where these can reduce.
     expert_imbalance : tokens of the busiest rank of experts over the mean.
     memory_reserved_bytes, memory_fragmentation : taken on every GPU; share added to all tensors.
     memory_band : share of the capacity below which a design that fits is called tight.
@@ -84,6 +85,8 @@ class Assumptions(SoftwareConstants):
 
     network_latency_s: Annotated[Seconds, Field(le=1.0)]
     network_efficiency: Annotated[Share, Field(gt=0)]
+    nvls: bool
+    sharp: bool
     expert_imbalance: Annotated[float, Field(ge=1, le=1000)]
     memory_reserved_bytes: Bytes
     memory_fragmentation: Share

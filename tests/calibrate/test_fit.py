@@ -9,8 +9,9 @@ from measured import run
 
 from codesign import catalogue
 from codesign.calibrate import predict, programme, recipes, record
-from codesign.calibrate.fit import RANGES, Parameter, Sample, chosen_for_fitting, fit, identity
+from codesign.calibrate.fit import RANGES, Parameter, Sample, chosen_for_fitting, digest, fit, identity, settings_of
 from codesign.calibrate.programme import STAGES, Fitted
+from codesign.calibrate.runs import read_runs
 
 CEILING = Parameter("gpus", "h100-sxm-80", "matmul_ceiling")
 OVERLAP = Parameter("software", "megatron-core", "overlap_tensor_parallel")
@@ -44,6 +45,16 @@ def test_half_of_the_configurations_are_fitted_and_the_same_ones_each_time() -> 
     assert one == chosen_for_fitting(every[::-1])
     assert len(one) == len({identity(setting) for setting in every}) // 2
     assert one != chosen_for_fitting(every, seed="another")
+
+
+def test_the_list_of_what_was_fitted_is_that_of_the_data() -> None:
+    """A hash that no configuration has any more would count what was fitted as held out."""
+    data = Path(__file__).parents[2] / "benchmarks" / "data"
+    runs = [one for file in sorted(data.glob("*.csv")) for one in read_runs(file)]
+    chosen = {digest(name) for name in chosen_for_fitting(settings_of(runs))}
+    fitted = set((data / "fitted.txt").read_text(encoding="utf-8").split())
+    assert len(fitted) > 700
+    assert fitted <= chosen
 
 
 def test_names_do_not_matter_to_what_was_run() -> None:

@@ -26,7 +26,7 @@ FIELDS = {  # of the typed objects; optional ones in the second set
             "domain_latency_s",
             "efficiency",
         },
-        {"tdp_w"},
+        {"tdp_w", "in_switch_efficiency"},
     ),
     "servers": (
         {

@@ -14,6 +14,7 @@ from codesign.cost.legality import PROFILES, Case
 from codesign.cost.memory import TrainingMemory
 from codesign.design import Layout
 from codesign.design.placement import rank_map
+from codesign.exact import Judge
 from codesign.exact.step import layers, spans
 from codesign.spec.limits import Assumptions
 from codesign.spec.workload import model_named
@@ -191,3 +192,68 @@ def test_refusals_of_arrays() -> None:
     assert found.tolist() == [True, True, True, True]
     found = legality.legal(case, plan | {"pp": np.array([1, 2]), "schedule": np.array(["zb-h1", "1f1b"])})
     assert found.tolist() == [False, True]
+
+
+# ------------------------------------------------------------------------------------ switches that reduce on the way
+
+
+def test_an_all_reduce_is_two_passes_where_no_switch_reduces() -> None:
+    for layout in ((8, 4, 2), (1, 4, 1), (2, 1, 1), (1, 1, 1)):
+        twice = 2 * collectives.gather_s(1e9, layout, RATES)
+        assert collectives.all_reduce_s(1e9, layout, RATES) == pytest.approx(twice, rel=1e-12)
+
+
+def test_an_all_reduce_through_switches_by_hand() -> None:
+    """1 GB over 8 x 4: in the domain 9/8 at 80 % of 1 TB/s and 2 messages of 1 us; then an eighth once, 2 of 5 us."""
+    rates = replace(RATES, in_switch=(0.8, 1.0, 1.0))
+    expected_s = 1.125e9 / 0.8 * 1e-12 + 2e-6 + 0.125e9 * 2e-11 + 10e-6
+    assert collectives.all_reduce_s(1e9, (8, 4, 1), rates) == pytest.approx(expected_s, rel=1e-12)
+    # two ranks exchange halves faster than through the switch: 2 x 1/2 against 3/2
+    alone = (2, 1, 1)
+    assert collectives.all_reduce_s(1e9, alone, rates) == collectives.all_reduce_s(1e9, alone, RATES)
+    assert collectives.all_reduce_s(1e9, (1, 1, 1), rates) == 0.0
+
+
+def test_bus_bandwidth_in_a_node_of_h100(instances: Any) -> None:
+    """Q40: 480 GB/s by NVLS against 370 by ring, where bus bandwidth is 2 (n-1)/n of the message over the time."""
+    gpu = instances.judge("blocks-8b").market.servers[0].server.gpu
+    per_byte = (1 / gpu.domain_bandwidth_bytes_per_s, 0.0, 0.0)
+    message, layout, no_s = 1e10, (8, 1, 1), (0.0, 0.0, 0.0)
+    found = {}
+    for name, reached in (("ring", 0.0), ("nvls", gpu.in_switch_efficiency)):
+        rates = TierRates(per_byte, no_s, (reached, 0.0, 0.0))
+        found[name] = 1.75 * message / collectives.all_reduce_s(message, layout, rates)
+    assert found["ring"] == pytest.approx(370e9, rel=0.01)
+    assert found["nvls"] == pytest.approx(480e9, rel=0.03)
+
+
+def test_what_reduces_and_when_it_is_told_to(instances: Any) -> None:
+    """GPUs of the Hopper generation, InfiniBand switches; by the assumptions."""
+    instance = instances.instance("blocks-8b")
+    server, switch = instance.inventory[0].server, instance.inventory[0].switch
+    nic = instances.judge("blocks-8b").market.networks[-1].nic
+    for nvls, sharp, expected in (
+        (True, False, (0.85, 0.0, 0.0)),
+        (False, True, (0.0, 1.0, 1.0)),
+        (True, True, (0.85, 1.0, 1.0)),
+    ):
+        constants = instance.assumptions.model_copy(update={"nvls": nvls, "sharp": sharp})
+        assert collectives.tier_rates(server, nic, switch, 2, 1, constants).in_switch == expected
+    plain = switch.model_copy(update={"in_network_reduction": False})
+    constants = instance.assumptions.model_copy(update={"sharp": True})
+    assert collectives.tier_rates(server, nic, plain, 2, 1, constants).in_switch == (0.85, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_replicated_gradients_gain_and_shards_do_not(instances: Any, zero: int) -> None:
+    def seconds(*overrides: str) -> float:
+        judge = Judge(instances.instance("blocks-8b", "assumptions.overlap_data_parallel=0", *overrides))
+        plan = replace(design.plan, zero=zero, recompute="none", shard_within="group")
+        return judge.evaluate(replace(design, plan=plan)).workloads["pretrain"].breakdown_s["data-parallel reduction"]
+
+    model = (instances.design("blocks-8b", seed) for seed in range(400))
+    design = next(one for one in model if one.placement.dp.domain >= 4 and one.placement.dp.leaf > 1)
+    off = seconds("assumptions.nvls=false", "assumptions.sharp=false")
+    nvls = seconds("assumptions.nvls=true", "assumptions.sharp=false")
+    both = seconds("assumptions.nvls=true", "assumptions.sharp=true")
+    assert (off > nvls > both) if zero == 0 else (off == nvls == both)
